@@ -110,7 +110,7 @@ def broken_alone(
             continue
         if broken is None:
             broken = ~torch.stack([use.terms() for use in _look_ups(uses)]).isfinite().all(0)
-        broken = broken & own.is_real.to(broken.device)  # who only fills up the batch is nobody
+        broken[own.real :] = False  # who only fills up the batch is nobody
         own.unpadded, trimmed = unmoved(own) & ~broken & somebody, {}
         for user in own.unpadded.nonzero().flatten().tolist():
             one = alone(part, user)
