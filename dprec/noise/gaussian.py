@@ -16,7 +16,7 @@ from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.noise.key_stream import AT_ONCE, KeyStream, key_of
 from dprec_kernels.dense_noise import of_matrices
-from dprec_kernels.normals import Source, parts
+from dprec_kernels.normals import Source
 from dprec_kernels.paths import by_numpy
 from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
 from dprec_kernels.workspace import workspace
@@ -129,13 +129,6 @@ class GaussianNoise:
                 else:
                     matrices = [matrix for piece in alike for matrix in _matrices(piece)]
                     of_matrices(matrices, std, self.placed(len(matrices)))
-
-    def add_rows_(self, values: Tensor, rows: Tensor, std: float) -> None:
-        """Add N(0, std²) to values (n, ...) of rows (n,), a function of each row's number, whoever holds the row."""
-        source, flat = self.placed(), values.view(len(values), math.prod(values.shape[1:]))
-        for part in parts(*flat.shape) if std else ():
-            own = flat[part]
-            flat[part] += source(torch.empty(own.shape, dtype=torch.float64, device=own.device), rows[part]).mul_(std)
 
     def __call__(self, out: Tensor, rows: Tensor) -> Tensor:
         """Fill out (n, d) with standard normals that do not depend on the rows: a source of noise for tables.
