@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dprec.checks.state import attributes, restore_attributes
 from dprec.contract import Losses
 from dprec.errors import NoRule
-from dprec.gradients import norms
+from dprec.gradients import clipping
 from dprec.gradients.clipping import record
 
 FEW = 6  # users that are looked at
@@ -46,33 +46,24 @@ def equal_in_any_company(
 
 def _measured(parameters: Mapping[str, nn.Parameter], losses: Losses, parts: Sequence[Any]) -> list[tuple[float, ...]]:
     """Return each user's loss and squared norms of all parameters."""
+    shapes = {name: parameters[name].shape for name in sorted(parameters)}
     found: list[tuple[float, ...]] = []
     for part in parts:
         recorded = record(parameters, losses, part)
         with torch.no_grad():
-            each = [recorded.losses.double().cpu(), *_squared(parameters, recorded.contributions, recorded.rows)]
-        rows = torch.stack(each, 1)[: recorded.real].nan_to_num(nan=-1.0)
+            squared = clipping.squared_norms(recorded.contributions, shapes, recorded.rows)
+            each = [recorded.losses.double(), *(squared[name] for name in shapes if name in squared)]
+        rows = torch.stack([one.cpu() for one in each], 1)[: recorded.real].nan_to_num(nan=-1.0)
         found += [tuple(row) for row in rows.tolist()]
     return found
-
-
-def _squared(parameters: Mapping[str, nn.Parameter], contributions: Mapping[str, Any], rows: int) -> list[Tensor]:
-    zeros = torch.zeros(rows, dtype=torch.float64)
-    shapes = {name: p.shape for name, p in parameters.items()}
-    return [
-        norms.squared_norms(contributions[name], rows, shapes[name]).cpu() if name in contributions else zeros
-        for name in sorted(parameters)
-    ]
 
 
 @contextmanager
 def _in_eval_mode(module: nn.Module) -> Iterator[None]:
     """Leave the module as it was afterwards, whatever its losses keep in attributes."""
     held = attributes(module)
-    state = torch.get_rng_state()
     module.eval()
     try:
         yield
     finally:
-        torch.set_rng_state(state)
         restore_attributes(held)
