@@ -16,5 +16,8 @@ Over all parameters or tables of a step, on a card: `joint`, `row_sums`, whose o
 """
 
 from dprec_kernels.catalogue_softmax import catalogue_softmax
+from dprec_kernels.processor import ask_mkl_for_equal_bits
+
+ask_mkl_for_equal_bits()
 
 __all__ = ["catalogue_softmax"]

@@ -91,7 +91,8 @@ def _select(leaf: Any, users: Sequence[int]) -> Any:
     return leaf
 
 
-LEAST_ROWS = 16  # from which on libraries multiply a row the same way however many there are
+LEAST_ROWS = 16  # from which on libraries multiply a row the same way however many there are, by one thread
+ROWS_A_THREAD, THREADS = 12, 8  # and by several: MKL divides fewer rows by columns; beyond so many threads it costs
 _FILLED: list[Any] = [None, None]  # the batch that was filled up last, and what it was before
 
 
@@ -109,7 +110,8 @@ def filled_up(batch: Any) -> Any:
     if not users or not rows or any(tensor.device.type != "cpu" for tensor in rows):  # a card would have to wait for it
         return batch
     each = [tensor[0].numel() for tensor in rows]
-    more = max(LEAST_ROWS - users, -(-TAIL // max(1, min(each))))
+    least = max(LEAST_ROWS, ROWS_A_THREAD * min(THREADS, torch.get_num_threads()))
+    more = max(least - users, -(-TAIL // max(1, min(each))))
     try:
         _FILLED[:] = select_users(batch, [*range(users), *[0] * more]), batch
     except UserError:  # it does not say whose its tensors are
