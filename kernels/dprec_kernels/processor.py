@@ -28,7 +28,7 @@ def ask_mkl_for_equal_bits() -> None:
     On AMD's processors it multiplies small matrices in another order where they lie on no multiple of 16 bytes, and so
     where a user's do in a batch. It reads the variable at its first product, and is as fast with it.
     """
-    if mkl_is_slow() and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
+    if mkl_is_slow() and "avx2" in _described():
         os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 
 
