@@ -22,7 +22,7 @@ from dprec.models import DPFormer
 from dprec.models.learning.descent import MeanGradient
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec_kernels import paths
 
 Work = Callable[[], object]

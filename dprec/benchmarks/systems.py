@@ -19,7 +19,7 @@ from dprec.models.networks.causal_network import CausalNetwork
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import cores_for
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 
 NOISE = 1.0
 

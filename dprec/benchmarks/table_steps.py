@@ -23,7 +23,7 @@ from dprec.models.clicks import ClickModel
 from dprec.models.learning.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import EANA, Dense, LazyDP
 from dprec.sparsity.lazy.recursion import Rates
 from dprec.sparsity.lazy.tables import Aggregated

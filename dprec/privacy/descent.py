@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from dprec.accounting.release import NoisySums
+from dprec.contract import Losses
 from dprec.errors import UserError
-from dprec.privacy.step import PrivateGradient
 
 
 @dataclass(frozen=True)
 class PrivateDescent:
     """The private step, the sums with noise, and how long the budget lasts."""
 
-    gradient: PrivateGradient
+    gradient: Callable[[Mapping[str, nn.Parameter], Losses, Sequence[Any]], float | None]
     sums: NoisySums
     noise_std: float  # nominal standard deviation in each entry of a step's gradient
     last: int  # the step after which the budget is spent, of the run's

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +33,8 @@ from dprec.privacy.cached_tensors import ResetCachedTensors
 from dprec.privacy.cores import OneCore, cores_for
 from dprec.privacy.descent import PrivateDescent
 from dprec.privacy.periods import Periods
+from dprec.privacy.private_gradient import PrivateGradient, mask_empty_histories
 from dprec.privacy.run import PrivateRun
-from dprec.privacy.step import Gate, PrivateGradient, mask_empty_histories
 from dprec.verify.any_company import equal_in_any_company
 from dprec.verify.drawn import Drawn
 from dprec.verify.generators import kept
@@ -45,19 +45,16 @@ AT_ONCE = 64  # of them that are made into batches together
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingTarget:
     """What a run trains: a module, one loss per user of a micro-batch, and the optimizer that moves the module."""
 
     module: nn.Module
     losses: Losses
     optimizer: Optimizer
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "losses", ResetCachedTensors(self.module, self.losses))
 
-
-class PrivateSteps(Gate):
-    """Takes the steps of a run. Each is `draw`, then the gradient by `descent`, then `release`, then the optimizer.
+class PrivateSteps:
+    """Takes the steps of a run. Each is `draw`, then `gradient`, then `release`, then the optimizer's own.
 
     `taken` of the run's `total` steps were taken before, by a run that this one goes on with. `ranks` are the processes
     that take them together.
@@ -66,7 +63,7 @@ class PrivateSteps(Gate):
     def __init__(
         self,
         run: PrivateRun,
-        trained: Trained,
+        trained: TrainingTarget,
         loading: Loading,
         taken: int,
         total: int,
@@ -76,6 +73,7 @@ class PrivateSteps(Gate):
         refuse_gradient_hooks(trained.module)
         compute_in_full()
         self.run, self.trained, self._loading = run, trained, loading
+        self._losses = ResetCachedTensors(trained.module, trained.losses)
         module, rules, sampling = trained.module, run.rules, run.sampling
         if not run.noise.seeded:
             loading.forget_seeds()
@@ -107,14 +105,15 @@ class PrivateSteps(Gate):
         refuse_shared_memory(module, rules.owing)
         if run.steps == 0:
             with unchanged(module):
-                rules.learn(None, trained.losses, parameters, loading, sums, len(sampling.periods))
+                rules.learn(None, self._losses, parameters, loading, sums, len(sampling.periods))
         rules.guard(module, trained.optimizer, run.steps)
         self._drawn = Drawn(loading.of, loading.streams)
-        self._check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn)
+        self.check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn)
         cores = OneCore() if ranks.size > 1 or rules.strategies else cores_for(module)
-        gradient = PrivateGradient(run.clipping, step_noise, padding_rows(module), rules, self, self._check, cores)
+        padding = padding_rows(module)
+        self._gradient = PrivateGradient(run.clipping, step_noise, padding, rules, self.check, cores)
         std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, rules.gradient_noise)
-        self.descent = PrivateDescent(gradient, sums, std, run.steps + allowed)
+        self.descent = PrivateDescent(self.gradient, sums, std, run.steps + allowed)
         self._unchanged = Unchanged(module, rules.owing)
         self._owing = set(map(id, rules.owing.values()))
         self._before = run.steps
@@ -154,9 +153,9 @@ class PrivateSteps(Gate):
         self.run.sampling.refuse_changed(self._loading.sampler)
         drawn: Sequence[int] = self._loading.drawn(self.run.steps)
         self._loading.check(batch, drawn)
-        self._drawn.users = drawn
+        self._drawn.begin(drawn)
         self._refuse_in_other_modes()
-        module, losses, sums = self.trained.module, self.trained.losses, self.descent.sums
+        module, losses, sums = self.trained.module, self._losses, self.descent.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
         self._prove_equal_bits(drawn)
         self._loading.hold(batch)
@@ -173,7 +172,7 @@ class PrivateSteps(Gate):
         if modes != self._modes:
             self._modes = modes
             refuse_model(self.trained.module)
-            self._check.restart()
+            self.check.restart()
 
     def _prove_equal_bits(self, drawn: Sequence[int]) -> None:
         """Before the first step, see whether a user's numbers depend on who else is in the batch."""
@@ -181,31 +180,28 @@ class PrivateSteps(Gate):
             return
         self._compared, module = True, self.trained.module
         with self.run.rules.listing(), kept(self._loading.streams), unchanged(module, self._owing):
-            parameters, losses = trained_parameters(module), mask_empty_histories(self.trained.losses)
+            parameters, losses = trained_parameters(module), mask_empty_histories(self._losses)
             self.run.uneven |= not equal_in_any_company(module, parameters, losses, self._drawn.parts, drawn)
 
-    def own(self, losses: Losses) -> Losses:
-        known: Any = self.trained.losses  # a bound method is another object each time that it is asked for
-        return known if losses in (known, known.__wrapped__) else ResetCachedTensors(self.trained.module, losses)
-
-    def admit(self, batch: Any) -> None:
+    def gradient(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
+        """Fill every `.grad` with the private gradient of the batch that was drawn; return its mean loss."""
         self._loading.refuse_other(batch)
+        known = self._losses  # a bound method is another object each time that it is asked for
+        own = known if losses in (known, known.__wrapped__) else ResetCachedTensors(self.trained.module, losses)
+        return self._gradient(parameters, own, batch, self._alone, self.run.record)
 
-    def alone(self, part: Any, place: int) -> Any:
+    def _alone(self, part: Any, place: int) -> Any:
         return self._loading.alone(part, place, self._drawn.users)
-
-    def record(self) -> None:
-        self.run.record()
 
     def release(self, optimizer: Optimizer) -> None:
         """Let the optimizer step, by nothing but the gradient that was made private."""
         self.refuse_own_step()
         self._refuse_changed_gradients()
-        refuse_other_gradients(self.trained.module, optimizer, self.descent.gradient.filled)
+        refuse_other_gradients(self.trained.module, optimizer, self._gradient.filled)
         self._unchanged.end()
-        self._check.stepping(optimizer)
+        self.check.stepping(optimizer)
         self.run.rules.update(optimizer)
-        self._check.stepped()
+        self.check.stepped()
         self._loading.release()
         if self.run.steps >= self.descent.last:
             self.run.rules.settle()  # nobody who looks at the model from now on has to ask for it
@@ -213,7 +209,7 @@ class PrivateSteps(Gate):
 
     def end(self) -> None:
         """End the processes that this one has forked: no step is left, or the run stops."""
-        self.descent.gradient.cores.close()
+        self._gradient.cores.close()
 
     def agree(self) -> None:
         """Stop all processes unless their models are the same, except for tables that pay as they are read."""

@@ -127,10 +127,10 @@ class AutomaticStep:
 
     def training_step(self, batch: list[Any], batch_idx: int = 0) -> Tensor:
         """Make the private gradient; return the mean loss of the batch's users, which is not private, 0 of nobody."""
-        descent: Any = NoDescent() if self._steps is None else self._steps.descent
+        steps: Any = NoDescent() if self._steps is None else self._steps
         parameters = trained_parameters(self._module)
         self.losses.log_once(batch)
-        loss = descent.gradient(parameters, self.losses, batch)
+        loss = steps.gradient(parameters, self.losses, batch)
         self._gradients = PrivateGradients(parameters)
         return torch.tensor(loss or 0.0, device=self._module.device)
 

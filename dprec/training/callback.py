@@ -17,7 +17,7 @@ from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of,
 from dprec.lightning import Callback
 from dprec.privacy.descent import NoDescent
 from dprec.privacy.run import PrivateRun
-from dprec.privacy.steps import PrivateSteps, Trained
+from dprec.privacy.steps import PrivateSteps, TrainingTarget
 from dprec.training.automatic import AutomaticStep
 from dprec.training.lightning_checks import refuse_averaging, refuse_module, refuse_overtaking, refuse_tuners
 from dprec.training.loaders import private_loader
@@ -78,7 +78,7 @@ class Privacy(PrivateRun, Callback):
             return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
 
         losses = pl_module.losses if automatic is None else automatic.losses
-        trained = Trained(pl_module, losses, pl_module.optimizers(use_pl_optimizer=False))
+        trained = TrainingTarget(pl_module, losses, pl_module.optimizers(use_pl_optimizer=False))
         loading = Loading(loader, self.sampling.unit, [pl_module], transfer)
         ranks = ranks_of(trainer)
         begin_alike(pl_module, ranks)

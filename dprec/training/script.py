@@ -28,7 +28,7 @@ from dprec.distributed.replicas import begin_alike
 from dprec.errors import UserError, meant, refuse_other_kinds
 from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
-from dprec.privacy.steps import PrivateSteps, Trained
+from dprec.privacy.steps import PrivateSteps, TrainingTarget
 from dprec.training.loaders import private_loader
 from dprec.training.micro_batches import OfContent, moved
 from dprec.training.script_checks import densify, refuse_asking, refuse_losses, refuse_optimizer
@@ -91,7 +91,7 @@ def private(
     total = steps if steps is not None else max(1, batches.steps(epochs))
     if total < 1:
         raise UserError(f"steps is {steps}: give at least 1")
-    return Training(run, Trained(model, OfContent(losses), optimizer), made, total)
+    return Training(run, TrainingTarget(model, OfContent(losses), optimizer), made, total)
 
 
 class Training:
@@ -100,7 +100,7 @@ class Training:
     `step(batch)` is `backward(batch)`, which fills every `.grad` with the private gradient, and `optimizer.step()`.
     """
 
-    def __init__(self, run: PrivateRun, trained: Trained, loader: Any, total: int) -> None:
+    def __init__(self, run: PrivateRun, trained: TrainingTarget, loader: Any, total: int) -> None:
         refuse_optimizer(trained.module, trained.optimizer)
         refuse_asking(trained.module)
         refuse_model(trained.module)
@@ -174,7 +174,7 @@ class Training:
         device = _device_of(self.trained.module).type
         self.run.coarse |= torch.is_autocast_enabled(device)
         parameters = trained_parameters(self.trained.module)
-        loss = steps.descent.gradient(parameters, self.trained.losses, batch)
+        loss = steps.gradient(parameters, self.trained.losses, batch)
         self._order.filled(PrivateGradients(parameters))
         return loss
 

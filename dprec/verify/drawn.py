@@ -20,6 +20,10 @@ class Drawn:
         self.random = False  # whether the data is made anew, at random, when it is asked for
         self.users: Sequence[int] = ()
 
+    def begin(self, users: Sequence[int]) -> None:
+        """Hear whom the step at hand draws."""
+        self.users = users
+
     def parts(self, users: Sequence[int]) -> list[Any]:
         """Return the micro-batches that these users alone would be. No generator is moved."""
         with kept(self.streams):

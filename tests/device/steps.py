@@ -19,7 +19,7 @@ from dprec.models import DLRM, PCTR, DPFormer
 from dprec.models.learning.optimizers import make
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import AdaFEST, LazyDP
 from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules

@@ -15,7 +15,7 @@ from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.models.learning.optimizers import make
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import Dense, LazyDP
 from dprec.sparsity.lazy.together import Together
 from dprec.sparsity.rows.kinds import Strategy

@@ -14,7 +14,7 @@ from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.models.base import Recommender
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from tests.device.pretend import DEVICE, OnPretend
 from tests.device.test_sums import moved
 from tests.models.zoo import MODELS, batch_for

@@ -20,7 +20,7 @@ from dprec.gradients.clipping import Clipping
 from dprec.models import DLRM, GRU, PCTR, DPFormer, SpectralFormer
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.run.tasks import task_of
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection, LazyDP
 from dprec.training.callback import Privacy

@@ -21,7 +21,7 @@ from dprec.gradients.contributions.pulled import Pulled
 from dprec.models import GRU, DPFormer
 from dprec.noise.gaussian import GaussianNoise, rounding
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import FEST, Dense, LazyDP
 from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules

@@ -16,7 +16,7 @@ from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.drawn import Drawn
 from dprec.verify.self_check import SelfCheck

@@ -15,7 +15,7 @@ from dprec.gradients.parameters import trained_parameters
 from dprec.models import DPFormer, Transformer
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import AdaFEST
 from dprec.sparsity.rows.kinds import BatchRows
 from dprec.sparsity.rows.row_rules import RowRules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from dprec.noise.gaussian import Ahead, GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
 from dprec.privacy.cores.adding import Adding
-from dprec.privacy.step import Gate, PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from tests.models.zoo import MODELS, batch_for, batch_of, rows_of
 
 
@@ -105,17 +106,13 @@ def test_what_is_released_is_recorded_before_its_noise_is_drawn() -> None:
             happened.append("add")
             super().add_all_(tensors, std, ahead)
 
-    class Books(Gate):
-        def record(self) -> None:
-            happened.append("record")
-
     class Waiting(OneCore):
         def add(self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Any) -> list[Tensor]:
             assert meanwhile()
             return super().add(adding, parts, alone, meanwhile)
 
     for cores, expected in ((OneCore(), ["record", "add", "draw"]), (Waiting(), ["record", "draw", "add"])):
-        private = PrivateGradient(Clipping(), StepNoise(Noise(), 1.0, 1.0), gate=Books(), cores=cores)
-        gradient_of(MODELS["layer-twice"](), [], private)
+        private = PrivateGradient(Clipping(), StepNoise(Noise(), 1.0, 1.0), cores=cores)
+        gradient_of(MODELS["layer-twice"](), [], partial(private, record=lambda: happened.append("record")))
         assert happened[:3] == expected
         happened.clear()

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.special import ndtri
 
+from dprec import Privacy
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.models.learning.optimizers import SGD
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules
 
@@ -124,8 +125,8 @@ def gaussian_cost(epsilon: float) -> float:
 
 def own_multiplier(trainer: Any) -> float:
     """Return the noise multiplier of gradients alone, beside that of choices of rows."""
-    gradient = trainer.lightning_module.descent.gradient
-    return float(gradient.step_noise.multiplier * gradient.rules.gradient_noise)
+    privacy = next(each for each in trainer.callbacks if isinstance(each, Privacy))
+    return float(privacy.sigma * privacy.rules.gradient_noise)
 
 
 def dense_law(rates: list[tuple[float, float, float]], std: float) -> tuple[np.ndarray, np.ndarray]:

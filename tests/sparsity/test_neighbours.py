@@ -22,7 +22,7 @@ from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
 from dprec.sparsity.rows.counts import look_ups
 from dprec.sparsity.rows.kinds import BatchRows, Strategy

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import AdaFEST, ExponentialSelection
 from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules

@@ -15,7 +15,7 @@ from dprec.models import GRU, DPFormer, DualEncoder, Transformer
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import AllCores, OneCore, cores_for
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.training.script import private
 
 ITEMS, LENGTH = 30, 12

@@ -21,7 +21,7 @@ from dprec.gradients.parameters import padding_rows
 from dprec.noise.gaussian import Ahead, GaussianNoise, most_users, rounding
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import adding
-from dprec.privacy.step import PrivateGradient
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
 from dprec.sparsity.rows.choosing import looks
 from dprec.sparsity.rows.kinds import BatchRows, RowChoice, Strategy

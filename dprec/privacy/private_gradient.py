@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -13,7 +13,7 @@ from dprec.contract import Losses
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.uses.batches import select_alone
+from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.noise.gaussian import Ahead
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
@@ -21,24 +21,6 @@ from dprec.privacy.cores.adding import Adding
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import Step, StepCheck
 from dprec_kernels.sparse import of_rows
-
-
-class Gate:
-    """What every step passes before anything of it is computed. This one lets all pass, and keeps no record."""
-
-    def admit(self, batch: Sequence[Any]) -> None:
-        """Refuse a batch that is not the one that was drawn."""
-
-    def alone(self, part: Any, place: int) -> Any:
-        """Return the batch that a user of a micro-batch is alone."""
-        return select_alone(part, place)
-
-    def own(self, losses: Losses) -> Losses:
-        """Return the losses as they may be asked for."""
-        return losses
-
-    def record(self) -> None:
-        """Put on record what is about to be released: noise is drawn afterwards."""
 
 
 class PrivateGradient:
@@ -58,7 +40,6 @@ class PrivateGradient:
         step_noise: StepNoise,
         padding: Mapping[str, Sequence[int]] | None = None,
         rules: RowRules | None = None,
-        gate: Gate | None = None,
         check: StepCheck | None = None,
         cores: OneCore | None = None,
     ) -> None:
@@ -66,16 +47,25 @@ class PrivateGradient:
         self.step_noise = step_noise
         self.padding = padding or {}  # rows of each table that get no noise
         self.rules = rules or RowRules()
-        self.gate = gate or Gate()
         self.check = check or StepCheck()
         self.cores = cores or OneCore()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._sums: dict[str, Tensor | RowSum] = {}
         self._gradients: dict[str, Tensor] = {}  # what is released, in the parameters' precision
 
-    def __call__(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
-        """Fill `.grad`; return the mean loss of the batch's users, which is not private."""
-        self.gate.admit(batch)
+    def __call__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        losses: Losses,
+        batch: Sequence[Any],
+        alone: Alone = select_alone,
+        record: Callable[[], None] = lambda: None,
+    ) -> float | None:
+        """Fill `.grad`; return the mean loss of the batch's users, which is not private.
+
+        `alone` gives the batch that a user of a micro-batch is alone. `record` puts on record what is about to be
+        released, before any noise is drawn.
+        """
         ranks = self.step_noise.source.ranks
         users, most = ranks.total(sum(map(len, batch))), self.step_noise.most
         if users > most:
@@ -83,13 +73,12 @@ class PrivateGradient:
                 f"a step has {users} users where the noise is made for {most} at most: expect a larger batch"
             )
         self.rules.refuse_others(parameters)
-        asked = self.gate.own(losses)
-        sums, parts, alone = self._cleared_sums(parameters), [part for part in batch if len(part)], self.gate.alone
-        adding = Adding(parameters, asked, mask_empty_histories(asked), sums, self.clipping, self.rules)
+        sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
+        adding = Adding(parameters, losses, mask_empty_histories(losses), sums, self.clipping, self.rules)
         ahead = Ahead(self.step_noise.source, lambda: adding.dense.values())
         with self.rules.step():
             self.check.begin(Step(parameters, adding.losses, parts, alone))
-            self.gate.record()
+            record()
             for parameter in parameters.values():
                 parameter.grad = None
             if self.rules.look:
