@@ -41,7 +41,7 @@ class MixedUsers(UserError):
     """One user's data changed another user's gradient, so clipping per user would bound nothing."""
 
 
-class Told(UserError):
+class AlreadyReported(UserError):
     """What the first process of a run speaks of, so that this one need not."""
 
 

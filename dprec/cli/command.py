@@ -21,7 +21,7 @@ import jsonargparse
 
 from dprec.cli.arguments import CommandLine
 from dprec.distributed.first import first_process
-from dprec.errors import Told, UserError
+from dprec.errors import AlreadyReported, UserError
 from dprec.lightning import leave_out, run_on_own
 from dprec.notices import heard_by
 
@@ -98,7 +98,7 @@ class Command:
         try:
             self._run(words)
             sys.stdout.flush()
-        except Told:  # the first process says it; Lightning would kill it if this one ended with anything but 0
+        except AlreadyReported:  # by the first process, which Lightning would kill if this one ended by anything but 0
             return 0
         except UserError as error:
             print("error:", " ".join(str(error).split()), file=sys.stderr)

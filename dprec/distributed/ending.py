@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from dprec.distributed.ranks import Lost, group_of
-from dprec.errors import Told, UserError
+from dprec.errors import AlreadyReported, UserError
 from dprec.lightning import beside
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ KEY = "dprec's first error"
 PATIENCE = 1.0  # seconds, for what the process that ended has to say
 
 
-def one_voice(error: Exception, after_a_loss: str) -> Exception:
+def report_once(error: Exception, after_a_loss: str) -> Exception:
     """Return what this process has to say of an error: the first process speaks for all that are connected.
 
     `after_a_loss` says how to go on where another process ended without a word.
@@ -75,7 +75,7 @@ def one_voice(error: Exception, after_a_loss: str) -> Exception:
         if dist.get_rank():
             if not lost:
                 store.set(KEY, f"process {dist.get_rank()}: {error}")
-            return Told(str(error))
+            return AlreadyReported(str(error))
         if lost:
             until = monotonic() + PATIENCE
             while monotonic() < until:

@@ -16,7 +16,17 @@ from dprec.gradients import norms
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
-from dprec.gradients.joint import JOINT, PART, READS, Joint, Product, add_apart, kernels_fit, product_of, scaled_at_once
+from dprec.gradients.joint import (
+    JOINT,
+    PART,
+    READS,
+    FusedParameters,
+    Product,
+    add_apart,
+    kernels_fit,
+    product_of,
+    scaled_at_once,
+)
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read, Tape, refuse_no_losses
 from dprec.gradients.uses.batches import Alone, filled_up, select_alone
@@ -241,7 +251,7 @@ def _clip(
     swept = _swept(contributions, sums, len(losses), by_kernels)
     rest = {name: uses for name, uses in contributions.items() if name != swept}
     ready = _built_first(rest, sums, len(losses))
-    joint = Joint(ready, sums)
+    joint = FusedParameters(ready, sums)
     shapes = {name: out.shape for name, out in joint.sums.items()} | {READS: torch.Size()}
     if swept is None and by_kernels:
         norm, scale, seen = scaled_at_once(joint.measured, shapes, losses, clipping.law)
@@ -288,7 +298,7 @@ def _built_first(
     return ready
 
 
-def _add_scaled(joint: Joint, scale: Tensor) -> None:
+def _add_scaled(joint: FusedParameters, scale: Tensor) -> None:
     """Add every user's scaled gradients to the sums: in one launch those for which there is a kernel."""
     scales = {scale.dtype: scale}
     products: dict[str, Product] = {}
@@ -320,7 +330,7 @@ def _add_scaled(joint: Joint, scale: Tensor) -> None:
 
 def _measured(
     contributions: Mapping[str, list[Contribution]],
-    joint: Joint,
+    joint: FusedParameters,
     swept: str | None,
     shapes: Mapping[str, torch.Size],
     losses: Tensor,

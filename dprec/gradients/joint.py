@@ -16,7 +16,7 @@ from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.over_positions import OverPositions
 from dprec.gradients.row_sum import RowSum
 from dprec_kernels import joint as kernels
-from dprec_kernels.paths import answers_at_once, on_card
+from dprec_kernels.paths import host_readable, on_card
 
 PART = 4 * torch.finfo(torch.float32).eps  # of a term's length, that rounding may add
 JOINT = "(side by side)"
@@ -25,7 +25,7 @@ LITTLE = 1 << 8  # numbers of a parameter that may be copied on a CPU
 Product: TypeAlias = kernels.Products | kernels.Vectors | kernels.Positions
 
 
-class Joint:
+class FusedParameters:
     """The contributions to each parameter, and where they are added up, with a single one for all that are small.
 
     A norm over all parameters is what is wanted, and that of vectors side by side is the same. So are rows `measured`
@@ -74,7 +74,7 @@ def add_apart(totals: Sequence[Tensor], whole: Sequence[Tensor]) -> None:
 
 def _one_read(use: Contribution) -> bool:
     """Whether each user's gradient, on a card, is one row."""
-    if not isinstance(use, Rows) or answers_at_once(use.ids):
+    if not isinstance(use, Rows) or host_readable(use.ids):
         return False
     return use.ids.shape[1:] == (1,) and use.values.dtype == torch.float32
 
@@ -82,7 +82,7 @@ def _one_read(use: Contribution) -> bool:
 def _small(use: Dense, out: Tensor) -> bool:
     """Whether these gradients are what is summed, and are summed in float64; on a CPU a copy must cost little."""
     plain = use.values.dtype == torch.float32 and out.dtype == torch.float64
-    return plain and out.numel() > 0 and (not answers_at_once(use.values) or out.numel() <= LITTLE)
+    return plain and out.numel() > 0 and (not host_readable(use.values) or out.numel() <= LITTLE)
 
 
 def kernels_fit(losses: Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch import Size, Tensor
 from dprec.gradients.contributions.base import Contribution, SquaredNorms
 from dprec.gradients.contributions.building import BuiltAgain, built, precision, square
 from dprec.gradients.contributions.dense import Dense
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 from dprec_kernels.wide_sum import WidePart
 
 KEPT = 1 << 24  # numbers of users' gradients held between norm and sum, of all parameters: 64 MB of float32
@@ -83,7 +83,7 @@ def sweep(
         own = square(gradient)
         squared[chosen] += own
         weight = scale(squared[chosen].sqrt(), length[chosen])
-        if not (answers_at_once(own) and bool(torch.isfinite(own).all())):
+        if not (host_readable(own) and bool(torch.isfinite(own).all())):
             gradient.masked_fill_((weight == 0).view(-1, *[1] * out.dim()), 0.0)
         part.add(gradient, weight)
     part.flush()

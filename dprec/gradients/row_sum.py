@@ -12,7 +12,7 @@ from dprec.distributed.ranks import Ranks
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp, Scaled, of_columns, repeated
 from dprec_kernels.ordering import ordered
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 from dprec_kernels.row_sums import Part, row_sums
 from dprec_kernels.sparse_update import summed
 
@@ -97,7 +97,7 @@ def merge_together(
     """
     alike: dict[Hashable, list[str]] = {}
     for name, total in sums.items():
-        if total.parts and not answers_at_once(total.parts[0][0]) and all(ids.dim() == 2 for ids, _, _ in total.parts):
+        if total.parts and not host_readable(total.parts[0][0]) and all(ids.dim() == 2 for ids, _, _ in total.parts):
             form = tuple(id(scales) for _, _, scales in total.parts)  # uses by the same users, under the same factors
             alike.setdefault((total.dtype, form, name in wanted, total.device), []).append(name)
     untouched: Tensor | int = 0

@@ -83,7 +83,7 @@ class PrivateGradient:
                 parameter.grad = None
             if self.rules.look:
                 pieces = [piece for part in parts for piece in adding.recorded(part, alone)]
-                pieces = self.rules.broken_alone(pieces, lambda one: next(adding.recorded(one, alone))[1], alone)
+                pieces = self.rules.split_by_user(pieces, lambda one: next(adding.recorded(one, alone))[1], alone)
                 self.rules.choose([own for _, own in pieces])
                 seen = adding.clipped(pieces, alone)
             else:

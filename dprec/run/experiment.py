@@ -17,10 +17,10 @@ from dprec.cli.command import Stopped, Terminated
 from dprec.cli.parser import Settings
 from dprec.data.module import SampledData
 from dprec.data.sequences import PRIVATE
-from dprec.distributed.ending import one_voice
+from dprec.distributed.ending import report_once
 from dprec.distributed.first import first_process
 from dprec.distributed.ranks import group_of
-from dprec.errors import Told, UserError
+from dprec.errors import AlreadyReported, UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.models import Learner
 from dprec.privacy.guarantee import NOT_PRIVATE
@@ -192,7 +192,7 @@ class Experiment:
     def _stopped(self, run: RunFolder, terminated: bool) -> BaseException:
         said = self.how_to_continue(run)
         if not first_process():
-            return Told(said)
+            return AlreadyReported(said)
         return Terminated(said) if terminated else Stopped(said)
 
     def how_to_continue(self, run: RunFolder) -> str:
@@ -259,7 +259,7 @@ def _told_once(after_a_loss: Callable[[], str]) -> Iterator[None]:
         with one_line_of_a_card():
             yield
     except (UserError, RuntimeError) as error:
-        told = one_voice(error, after_a_loss())
+        told = report_once(error, after_a_loss())
         if told is error:
             raise
         raise told from error

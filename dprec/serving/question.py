@@ -88,7 +88,7 @@ def _refuse_constant(name: str) -> None:
 MOST = 64  # requests in one pass: what comes later waits no longer than this takes
 
 
-class Together:
+class RequestBatcher:
     """Answers questions, each as if it were alone; the model works in a thread of its own."""
 
     def __init__(self, served: Served) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dprec.cli.command import finite
 from dprec.errors import refuse_missing
-from dprec.serving.question import Limits, Question, Refused, Together
+from dprec.serving.question import Limits, Question, Refused, RequestBatcher
 from dprec.serving.served import Served
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Service:
     def __init__(self, served: Served, limits: Limits) -> None:
         self.served = served
         self.limits = limits
-        self._together = Together(served)
+        self._together = RequestBatcher(served)
         self._busy = 0
 
     async def recommend(self, request: Request) -> Response:

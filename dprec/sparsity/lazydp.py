@@ -18,7 +18,7 @@ from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity.lazy.tables import Aggregated, LazyTable, Replayed
-from dprec.sparsity.lazy.together import Together
+from dprec.sparsity.lazy.together import FusedTables
 from dprec.sparsity.rows.kinds import Move, NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 
@@ -51,7 +51,7 @@ class LazyDP(NoiseSchedule):
         super().__init__(**options)
         self.aggregate = aggregate
         self._tables: dict[str, LazyTable] = {}
-        self._together: Together | None = None  # all of them, where they share the history of their steps
+        self._together: FusedTables | None = None  # all of them, where they share the history of their steps
         self._owing = False
         self._process = os.getpid()  # that trains, and pays
         self._momentum: dict[str, Tensor] = {}  # that a checkpoint left
@@ -93,8 +93,8 @@ class LazyDP(NoiseSchedule):
         one_group = any(
             {id(t.parameter) for t in self.space} <= set(map(id, g["params"])) for g in optimizer.param_groups
         )
-        if one_group and ranks.size == 1 and Together.fits(every):
-            self._together = Together([lazy for lazy in every if isinstance(lazy, Aggregated)])
+        if one_group and ranks.size == 1 and FusedTables.fits(every):
+            self._together = FusedTables([lazy for lazy in every if isinstance(lazy, Aggregated)])
             self._unit = dict.fromkeys(self._unit, max(self._unit.values()))
 
     def read(self, name: str, ids: Tensor | None) -> None:

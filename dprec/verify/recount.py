@@ -106,7 +106,7 @@ def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_dra
 
     pieces: Iterable[tuple[Any, Recorded]] = (piece for part in parts for piece in take(part))
     if rules.look:  # all, before anybody is recorded alone: dropout is drawn in this order
-        pieces = rules.broken_alone(list(pieces), lambda user: next(take(user))[1], engine.alone)
+        pieces = rules.split_by_user(list(pieces), lambda user: next(take(user))[1], engine.alone)
     for one, own in pieces:
         _count(found, rules.counted(own))
         found.pieces.append((one, add_rest_alone(add(own), one, again, engine.alone)))

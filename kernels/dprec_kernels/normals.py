@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 from dprec_kernels.workspace import workspace
 
 PIECE = 1 << 16  # normals at once: 256 KB stay in the second-level cache
@@ -37,6 +37,6 @@ def check(table: Tensor, rows: Tensor) -> None:
     """Refuse a table that noise cannot be added to, and rows that are not sorted and distinct, on the CPU at least."""
     if table.dim() != 2 or table.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"table must be float32 or float64 (rows, d), not {table.dtype} {tuple(table.shape)}")
-    ascend = len(rows) < 2 or not answers_at_once(rows) or not bool((rows[1:] <= rows[:-1]).any())
+    ascend = len(rows) < 2 or not host_readable(rows) or not bool((rows[1:] <= rows[:-1]).any())
     if rows.dim() != 1 or rows.dtype != torch.int64 or not ascend:
         raise ValueError("rows must be int64 (n,), sorted, and each there once")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dprec_kernels.paths import answers_at_once, by_numpy
+from dprec_kernels.paths import by_numpy, host_readable
 
 BITS = 63
 
@@ -63,7 +63,7 @@ def distinct(ids: Tensor) -> Tensor:
 
 def picked(kept: Tensor, *parallel: Tensor) -> tuple[Tensor, ...]:
     """Return what is kept of tensors of equal length: themselves, without a copy, where that is all."""
-    if not answers_at_once(kept):  # one wait for how many there are, instead of one for each tensor
+    if not host_readable(kept):  # one wait for how many there are, instead of one for each tensor
         places = kept.nonzero().squeeze(1)
         return tuple(each.index_select(0, places) for each in parallel)
     return parallel if bool(kept.all()) else tuple(each[kept] for each in parallel)

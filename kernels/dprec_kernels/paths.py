@@ -32,12 +32,12 @@ def fast(operation: str, tensor: Tensor, fits: bool = True) -> ModuleType:
 def by_numpy(tensor: Tensor) -> bool:
     """Whether numpy sees the tensor's memory, and may be asked where it is faster than torch.
 
-    Not `answers_at_once`: a device may answer at once and hold memory that numpy does not see.
+    Not `host_readable`: a device may answer at once and hold memory that numpy does not see.
     """
     return tensor.device.type == "cpu"
 
 
-def answers_at_once(tensor: Tensor) -> bool:
+def host_readable(tensor: Tensor) -> bool:
     """Whether Python may ask what a tensor holds without waiting for a device to come to it.
 
     Where it may not, what may turn out to be needless is done all the same: that costs less than the question.

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 from dprec_kernels.products import add_summed, adds_whole_products, multiply_each, summed_transposed
 from dprec_kernels.workspace import workspace
 
@@ -30,7 +30,7 @@ class WidePart:
         self.total = total
         self.sum = total
         self._users = 0
-        if total.dtype != dtype and answers_at_once(total):
+        if total.dtype != dtype and host_readable(total):
             like = torch.empty(0, dtype=dtype, device=total.device)
             self.sum = workspace.take("part of a sum", total.shape, like).zero_()
 
@@ -57,7 +57,7 @@ class WideProduct:
     def __init__(self, total: Tensor, like: Tensor) -> None:
         self._total = total
         self._held = 0
-        self._at_once = total.dtype == like.dtype or not answers_at_once(total)
+        self._at_once = total.dtype == like.dtype or not host_readable(total)
         self._by_torch = min(total.shape) > 1 and adds_whole_products()
         if not self._at_once:
             shape = total.shape if self._by_torch else total.shape[::-1]  # a transposed sum costs other libraries less
@@ -106,7 +106,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         return
     if total.dtype == left.dtype:
         add_summed(total, left, right)
-    elif not answers_at_once(total):
+    elif not host_readable(total):
         _add_small(total, left, right, HELD_ON_CARD)
     elif total.numel() < LARGE:
         _add_small(total, left, right)
@@ -120,7 +120,7 @@ def lengths(values: Tensor) -> Tensor:
     >>> lengths(torch.tensor([[3.0, 4.0], [3e20, 4e20]]))
     tensor([5.0000e+00, 5.0000e+20])
     """
-    if not answers_at_once(values):
+    if not host_readable(values):
         return torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64).to(values.dtype)
     norms = torch.linalg.vector_norm(values, dim=-1)
     if not math.isfinite(float(norms.sum())):
@@ -139,7 +139,7 @@ def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:
     """
     if total.numel():
         sums = total.new_zeros(1, total.numel())
-        held = HELD if answers_at_once(total) else HELD_ON_CARD
+        held = HELD if host_readable(total) else HELD_ON_CARD
         _add_small(sums, weight.unsqueeze(1), values.reshape(len(values), total.numel()), held)
         total += sums.view(total.shape)
 

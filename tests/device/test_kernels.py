@@ -17,7 +17,7 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import Dense, LazyDP
-from dprec.sparsity.lazy.together import Together
+from dprec.sparsity.lazy.together import FusedTables
 from dprec.sparsity.rows.kinds import Strategy
 from tests.device.pretend import DEVICE, LAUNCHED, interpreted
 from tests.device.steps import Steps
@@ -103,7 +103,7 @@ def test_noise_of_every_row_is_drawn_by_a_kernel_table_by_table() -> None:
 def test_tables_at_once_are_those_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = []
     for at_once in (True, False):
-        monkeypatch.setattr(Together, "fits", lambda lazy, several=at_once: several)
+        monkeypatch.setattr(FusedTables, "fits", lambda lazy, several=at_once: several)
         torch.manual_seed(1)
         steps = Steps("dlrm, lazydp", users=2, tables=2)
         with interpreted():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import LazyDP
 from dprec.sparsity.lazy import tables as lazy_tables
-from dprec.sparsity.lazy.together import Together
+from dprec.sparsity.lazy.together import FusedTables
 from dprec.sparsity.rows.kinds import Move, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 from tests.device.pretend import DEVICE
@@ -73,7 +73,7 @@ def in_turns(lazy: LazyDP, moves: list[Move], rates: Rates) -> None:
 def apart(monkeypatch: pytest.MonkeyPatch, rates: list[Rates]) -> list[Tensor]:
     """Return what these steps make of tables, one after the other."""
     with monkeypatch.context() as patch:
-        patch.setattr(Together, "fits", lambda lazy: False)
+        patch.setattr(FusedTables, "fits", lambda lazy: False)
         tables = Tables()
     assert tables.lazy._together is None
     for step, each in enumerate(rates):

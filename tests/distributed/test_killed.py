@@ -22,8 +22,8 @@ EXCHANGES = """
 import sys
 import torch.distributed as dist
 from dprec.distributed.ranks import group_of
-from dprec.distributed.ending import one_voice
-from dprec.errors import Told
+from dprec.distributed.ending import report_once
+from dprec.errors import AlreadyReported
 number, processes, meeting = sys.argv[1:]
 dist.init_process_group("gloo", init_method=meeting, rank=int(number), world_size=int(processes))
 ranks = group_of()
@@ -33,8 +33,8 @@ try:
     while True:
         ranks.total(1)
 except Exception as error:
-    told = one_voice(error, "go on")
-    if not isinstance(told, Told):
+    told = report_once(error, "go on")
+    if not isinstance(told, AlreadyReported):
         print(told, file=sys.stderr)
     sys.exit(2)
 """

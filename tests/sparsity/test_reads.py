@@ -117,7 +117,7 @@ def test_who_is_recorded_alone_for_padded_positions_is_told_why_steps_are_slow()
 
     rows._warn_of_padding.cache_clear()
     with pytest.warns(UserWarning, match=r"'network\.positions\.weight'.*name the other tables") as said:
-        pieces = rows.broken_alone(space.tables, [(batch, again(batch))], again, unmoved=partial(rows.unmoved, space))
+        pieces = rows.split_by_user(space.tables, [(batch, again(batch))], again, unmoved=partial(rows.unmoved, space))
     assert len(pieces) == 1 + 3  # all but the longest
     assert len(said) == 1
 
@@ -133,7 +133,7 @@ def test_who_moves_nothing_at_an_id_that_is_read_twice_is_still_counted_there() 
     for items in ([1, 1], [2, 1, 1], [2, 2]):
         batch = SequenceBatch(torch.tensor(items).unsqueeze(1), torch.tensor(items).unsqueeze(1))
         assert rows.unmoved(space, again(batch)).tolist()[: len(items)] == [item == 1 for item in items]
-        pieces = rows.broken_alone(space.tables, [(batch, again(batch))], again, unmoved=partial(rows.unmoved, space))
+        pieces = rows.split_by_user(space.tables, [(batch, again(batch))], again, unmoved=partial(rows.unmoved, space))
         seen = batch_rows(space, [own for _, own in pieces], None)
         assert [seen.row[seen.user == user].tolist() for user in range(len(items))] == [[3, 5]] * len(items)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.joint import Positions, Products, Softmaxes, Vectors
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 from dprec_kernels.wide_sum import TOGETHER, WidePart, lengths
 
 Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
@@ -36,7 +36,7 @@ def users_at_once(numbers: int, like: Tensor, most: int) -> int:
     >>> users_at_once(10, torch.zeros(1), SLICE), users_at_once(1 << 17, torch.zeros(1), SLICE)
     (64, 2)
     """
-    if answers_at_once(like):
+    if host_readable(like):
         return min(TOGETHER, max(1, most // max(1, numbers)))
     return max(1, SLICE_ON_CARD // max(1, numbers))
 

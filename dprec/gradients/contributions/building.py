@@ -12,7 +12,7 @@ import torch
 from torch import Size, Tensor
 
 from dprec.gradients.contributions.base import SLICE, Contribution, Places, users_at_once
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 from dprec_kernels.wide_sum import WidePart
 from dprec_kernels.workspace import workspace
 
@@ -50,7 +50,7 @@ def square(gradient: Tensor) -> Tensor:
     """
     rows = gradient.reshape(len(gradient), -1)
     whole = rows.shape[1] - rows.shape[1] % TERMS
-    if rows.dtype != torch.float32 or not whole or not answers_at_once(rows):
+    if rows.dtype != torch.float32 or not whole or not host_readable(rows):
         return _wide_square(rows)
     squared = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, TERMS)), dim=2).double().square().sum(1)
     if whole < rows.shape[1]:

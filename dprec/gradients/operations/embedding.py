@@ -18,7 +18,7 @@ from dprec.gradients.uses.arguments import at_least_float32, named
 from dprec.gradients.uses.expression import Expression, express
 from dprec.gradients.uses.look_up import look_up_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 
 
 def about_to_read(tables: Sequence[Tensor], ids: Sequence[Tensor]) -> None:
@@ -134,7 +134,7 @@ def _pool(tape: Recorder, weight: Tensor, ids: Tensor, mode: str, padding: int |
     tape.announce(weight, ids)
     rows = tape.rows(ids, "embedding_bag", weight)
     own = ids.reshape(tape.users, -1)
-    at_once = answers_at_once(ids)
+    at_once = host_readable(ids)
     real = _real(ids, padding) if at_once else None  # (bags, P)
 
     def for_table(gradient: Tensor) -> Contribution:
@@ -151,7 +151,7 @@ def _pool(tape: Recorder, weight: Tensor, ids: Tensor, mode: str, padding: int |
             values = share.unsqueeze(1) * there.unsqueeze(2)
         return Rows(own, values.reshape(*own.shape, -1))
 
-    if answers_at_once(weight):  # or in the memory of the host
+    if host_readable(weight):  # or in the memory of the host
         output = F.embedding_bag(ids, weight.detach(), mode=mode, padding_idx=padding)
     else:
         begins = tape.made(("bags", *ids.shape), lambda: torch.arange(0, ids.numel(), ids.shape[1], device=ids.device))

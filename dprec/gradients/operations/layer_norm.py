@@ -15,7 +15,7 @@ from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.over_positions import over_positions
 from dprec.gradients.uses.arguments import at_least_float32, named, refuse_of_users
 from dprec.gradients.uses.registry import Operation, Recorder, rule
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 
 
 @rule(F.layer_norm)
@@ -106,7 +106,7 @@ def _with_moments(
 
     From these the backward pass normalises again in an eighth of the time.
     """
-    by_moments = function is F.layer_norm and answers_at_once(x) and x.dtype in (torch.float32, torch.float64)
+    by_moments = function is F.layer_norm and host_readable(x) and x.dtype in (torch.float32, torch.float64)
     if not by_moments or torch.is_autocast_enabled(x.device.type):
         return function(x, shape, **plain, eps=eps), None
     output, mean, factor = torch.native_layer_norm(x, shape, plain["weight"], plain["bias"], eps)

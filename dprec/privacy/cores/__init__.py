@@ -26,7 +26,7 @@ from dprec.gradients.uses.batches import Alone
 from dprec.privacy.cores.adding import Adding
 from dprec.privacy.cores.anywhere import computes_anywhere, draws, likeness
 from dprec.privacy.cores.dealing import dealt, numbers_of
-from dprec.privacy.cores.processes import Other, Shared
+from dprec.privacy.cores.processes import SharedTensors, Worker
 from dprec_kernels.threads import one_thread
 
 MOST_PROCESSES = 8
@@ -58,7 +58,7 @@ class AllCores(OneCore):
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._others: list[Other] = []
+        self._others: list[Worker] = []
         self._like: Any = None  # what the module was like when they were forked
         self._forks = 0
         self._alone = False  # from here on
@@ -101,9 +101,9 @@ class AllCores(OneCore):
             return self._give_up("others did not answer, or the model's attributes changed, three times")
         self._forks, self._like = self._forks + 1, now
         try:
-            self._weights = Shared([*self._module.parameters(), *self._module.buffers()])
+            self._weights = SharedTensors([*self._module.parameters(), *self._module.buffers()])
             for _ in range(number):
-                self._others.append(Other(self._weights, adding))
+                self._others.append(Worker(self._weights, adding))
         except (OSError, AssertionError) as why:  # there is no room, or this process may have none
             self.close()
             return self._give_up(f"no other can be started: {why}")

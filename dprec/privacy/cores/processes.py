@@ -25,7 +25,7 @@ _LINE = 64  # bytes: tensors begin at multiples
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
-class Shared:
+class SharedTensors:
     """Memory that processes share, with a place for each of some tensors."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -51,12 +51,12 @@ class Shared:
             tensor.data = view
 
 
-class Other:
+class Worker:
     """Another process, as the first sees it."""
 
-    def __init__(self, weights: Shared, adding: Adding) -> None:
+    def __init__(self, weights: SharedTensors, adding: Adding) -> None:
         self.lost = False
-        self._sums = Shared(list(adding.dense.values()))
+        self._sums = SharedTensors(list(adding.dense.values()))
         fork = get_context("fork")
         self._line, its_line = fork.Pipe()
         process = fork.Process(target=_serve, args=(self._line, its_line, weights, self._sums, adding), daemon=True)
@@ -105,7 +105,7 @@ def _end(first: int, line: Any, process: Any) -> None:
         process.join()
 
 
-def _serve(firsts_line: Any, line: Any, weights: Shared, own: Shared, adding: Adding) -> None:
+def _serve(firsts_line: Any, line: Any, weights: SharedTensors, own: SharedTensors, adding: Adding) -> None:
     """In another process: add up whatever is given, until the first one is gone."""
     try:
         _leave_signals_to_the_first()

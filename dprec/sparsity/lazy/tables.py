@@ -20,7 +20,7 @@ from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.lazy_noise import lazy_noise
 from dprec_kernels.ordering import ascending, distinct, is_among, picked
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 from dprec_kernels.row_noise import RowNoise
 
 SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled
@@ -30,7 +30,7 @@ COUNTED = 1 << 20  # steps before all rows are settled and the count begins anew
 def refuse_unread(read: Tensor) -> None:
     """Refuse a step of rows of which some were not read in it."""
     unread = "a row got a gradient without having been read in this step"
-    if not answers_at_once(read):
+    if not host_readable(read):
         torch._assert_async(read.all(), unread)  # ends the process, without a wait
     elif not bool(read.all()):
         raise RuntimeError(unread)
@@ -162,7 +162,7 @@ class Aggregated(LazyTable):
         self.steps: Decayed | WithMomentum = Decayed() if self.momentum is None else WithMomentum()
 
     def settle(self, ids: Tensor | None) -> None:
-        if ids is not None and isinstance(self.steps, Decayed) and not answers_at_once(ids):
+        if ids is not None and isinstance(self.steps, Decayed) and not host_readable(ids):
             self._settle_unasked(ids, self.steps)
             return
         for rows, starts in self.owing(ids):

@@ -19,7 +19,7 @@ from dprec_kernels.sending import spread
 from dprec_kernels.tables import Tables
 
 
-class Together:
+class FusedTables:
     """Tables that have one history of steps between them, which is true until one of them steps without the others.
 
     Rows are numbered through all tables. The noise is that which each table would draw by itself.

@@ -20,7 +20,7 @@ from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone
 from dprec.sparsity.rows.kinds import BatchRows
 from dprec.sparsity.rows.tables import RowSpace, Table
 from dprec_kernels.ordering import distinct, is_among, picked
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 from dprec_kernels.sending import to_device
 
 
@@ -44,7 +44,7 @@ def batch_rows(
     A row counts for a user who reads it, with a gradient or without one: whether terms cancel to 0 may be decided by
     rounding, and so by others. What is read for padding, or for positions that only a longer history has, is no read of
     the user's own; so a row without a gradient counts only for users who are known to be `unpadded`, and whoever else
-    has one is recorded alone before (`broken_alone`). The rows of tables that are `declared` change whoever is drawn,
+    has one is recorded alone before (`split_by_user`). The rows of tables that are `declared` change whoever is drawn,
     and count for nobody. With `ranks`, users are those of all processes, numbered one process after the other.
     """
     ranks = ranks or Ranks()
@@ -89,7 +89,7 @@ def batch_rows(
     return BatchRows(users, user, row, alike, summed, rounding, host=found)
 
 
-def broken_alone(
+def split_by_user(
     tables: Iterable[str],
     pieces: Sequence[tuple[Any, Recorded]],
     again: Callable[[Any], Recorded],
@@ -185,7 +185,7 @@ def unmoved(space: RowSpace, recorded: Recorded, declared: Mapping[str, Tensor] 
 
 def _moves_all_it_reads(use: LookUp, besides: Tensor, table: Table) -> bool:
     """Whether it is known, without a wait, that each read has a gradient, but for padding and rows `besides`."""
-    if not (isinstance(use, Rows) and answers_at_once(use.ids)):
+    if not (isinstance(use, Rows) and host_readable(use.ids)):
         return False
     never = distinct(torch.cat([besides, torch.tensor(sorted(table.padding), dtype=torch.int64)]))
     return not bool((~use.with_gradient() & ~is_among(use.ids, never)).any())
@@ -193,7 +193,7 @@ def _moves_all_it_reads(use: LookUp, besides: Tensor, table: Table) -> bool:
 
 def _known_to_be_all(users: Tensor | None) -> bool:
     """Whether it is known, without a wait, that these are all users."""
-    return users is not None and answers_at_once(users) and bool(users.all())
+    return users is not None and host_readable(users) and bool(users.all())
 
 
 def _shapes(part: Any) -> list[torch.Size]:
@@ -244,7 +244,7 @@ def tell(tables: Iterable[str], recorded: Recorded, somebody: Tensor | None) -> 
     """
     uses = [(name, use) for name in tables for use in recorded.contributions.get(name, ())]
     own = [use for _, use in uses if isinstance(use, Rows)]
-    if not own or len(own) < len(uses) or answers_at_once(recorded.losses):
+    if not own or len(own) < len(uses) or host_readable(recorded.losses):
         everybody = torch.ones_like(recorded.losses, dtype=torch.bool) if somebody is None else somebody
         return None, everybody
     ids, (moved, finite) = torch.cat([use.ids for use in own], 1).long(), _gradients(own)

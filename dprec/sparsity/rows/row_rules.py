@@ -21,7 +21,7 @@ from dprec.gradients.contributions.look_ups import Rows, as_look_ups, only_toget
 from dprec.gradients.row_sum import RowSum, merge_together
 from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
-from dprec.sparsity.rows.batch_rows import batch_rows, broken_alone, only, unmoved
+from dprec.sparsity.rows.batch_rows import batch_rows, only, split_by_user, unmoved
 from dprec.sparsity.rows.choosing import (
     chosen_rows,
     looks,
@@ -35,7 +35,7 @@ from dprec.sparsity.rows.kinds import TOUCHED, Move, NoiseSchedule, Rates, RowCh
 from dprec.sparsity.rows.pay_first import guard
 from dprec.sparsity.rows.tables import RowSpace, Table, Tally, named, tables_of
 from dprec_kernels.ordering import distinct, is_among, picked
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 
 
 class RowRules:
@@ -258,7 +258,7 @@ class RowRules:
         finally:
             self._stepping = False
 
-    def broken_alone(
+    def split_by_user(
         self,
         pieces: Sequence[tuple[Any, Recorded]],
         again: Callable[[Any], Recorded],
@@ -267,7 +267,7 @@ class RowRules:
         """Have users recorded alone, before rows are chosen, of whom a micro-batch does not tell what they read."""
         for _, recorded in pieces:
             self.refuse_whole(recorded)
-        return broken_alone(self._over, pieces, again, alone, self._unmoved)
+        return split_by_user(self._over, pieces, again, alone, self._unmoved)
 
     def _unmoved(self, recorded: Recorded) -> Tensor:
         """Return who reads a row, of which users are counted, without a gradient there."""
@@ -330,7 +330,7 @@ class RowRules:
         chosen = {name: rows for name in own if (rows := self._chosen[name]) is not None}
         first = [uses[0] for name, uses in own.items() if name in chosen and len(uses) == 1]
         reads = [use for use in first if isinstance(use, Rows)]
-        if len(reads) == len(chosen) > 1 and not answers_at_once(recorded.losses):
+        if len(reads) == len(chosen) > 1 and not host_readable(recorded.losses):
             found = only_together(reads, list(chosen.values()), [self._tables[name].rows for name in chosen])
             recorded.contributions.update({name: [use] for name, use in zip(chosen, found, strict=True)})
             return recorded

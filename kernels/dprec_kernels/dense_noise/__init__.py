@@ -45,7 +45,7 @@ def dense_noise(
     normals.check(table, rows)
     if values.shape != (len(rows), table.shape[1]):
         raise ValueError(f"values {tuple(values.shape)} must be ({len(rows)}, {table.shape[1]})")
-    if len(rows) and paths.answers_at_once(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < len(table):
+    if len(rows) and paths.host_readable(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < len(table):
         raise ValueError(f"rows must be from 0 to {len(table) - 1}, not {int(rows[0])} to {int(rows[-1])}")
     if std > 0 and source is None:
         raise ValueError(f"std {std} needs a source of normals")

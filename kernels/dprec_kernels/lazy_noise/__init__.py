@@ -34,7 +34,7 @@ def lazy_noise(
     >>> table.any(1).tolist()
     [False, False, False, False, True]
     """
-    normals.check(table, rows if where is None or not paths.answers_at_once(rows) else rows[where])
+    normals.check(table, rows if where is None or not paths.host_readable(rows) else rows[where])
     for name, each in (("std", std), ("mean", mean)):
         if each is not None and each.shape != rows.shape:
             raise ValueError(f"{name} {tuple(each.shape)} must hold one number for each of rows {tuple(rows.shape)}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dprec_kernels import normals
 from dprec_kernels.ordering import ordered_reads
-from dprec_kernels.paths import answers_at_once
+from dprec_kernels.paths import host_readable
 from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.sparse_update.sgd import SGD
 from dprec_kernels.tables import Tables
@@ -42,7 +42,7 @@ def merge(rows: Tensor, scales: Tensor | None) -> Reads:
         return Reads(read, begins, order, users, None)
     weights = scales[users]
     adds = weights != 0
-    if answers_at_once(adds) and bool(adds.all()):
+    if host_readable(adds) and bool(adds.all()):
         return Reads(read, begins, order, users, weights)
     kept = adds.nonzero().squeeze(1)
     return Reads(read, torch.searchsorted(flat[kept], read), order[kept], users[kept], weights[kept])

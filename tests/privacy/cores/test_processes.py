@@ -27,7 +27,7 @@ pytestmark = pytest.mark.full
 @forks
 @pytest.mark.parametrize("error", [BlockingIOError("no more"), AssertionError("daemonic")])
 def test_a_run_that_cannot_fork_is_one_process_s(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refused(processes.Other):
+    class Refused(processes.Worker):
         made = 0
 
         def __init__(self, *arguments: Any) -> None:
@@ -36,7 +36,7 @@ def test_a_run_that_cannot_fork_is_one_process_s(error: Exception, monkeypatch: 
                 raise error
             super().__init__(*arguments)
 
-    monkeypatch.setattr(package, "Other", Refused)
+    monkeypatch.setattr(package, "Worker", Refused)
     model = model_of()
     with pytest.warns(UserWarning, match="one process"):
         found = steps_of(model, all_cores_of(model))

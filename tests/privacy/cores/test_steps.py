@@ -14,7 +14,7 @@ from dprec.data import SequenceBatch
 from dprec.models import Transformer
 from dprec.noise.gaussian import Ahead
 from dprec.privacy.cores import OneCore
-from dprec.privacy.cores.processes import Other
+from dprec.privacy.cores.processes import Worker
 from tests.privacy.cores.support import (
     ITEMS,
     LENGTH,
@@ -52,7 +52,7 @@ def test_noise_that_is_drawn_while_others_are_at_work_is_the_same(monkeypatch: p
     for at_work in (True, False):
         drawn: list[Ahead] = []
         monkeypatch.setattr(Ahead, "draw", lambda self, drawn=drawn: drawn.append(self) or draw(self))
-        monkeypatch.setattr(Other, "is_at_work", lambda _, answer=at_work: answer)
+        monkeypatch.setattr(Worker, "is_at_work", lambda _, answer=at_work: answer)
         model = model_of()
         cores = all_cores_of(model)
         ended.append(steps_of(model, cores, steps=2, sigma=1.0))
