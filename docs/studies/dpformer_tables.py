@@ -88,34 +88,33 @@ PAPER = {
     ("lstm", "games"): ((1.19, 2.46), (1.23, 2.46), (1.34, 2.51)),
 }
 MASKED, ALL = ("ndcg@10", "hit@10"), ("ndcg@10/all", "hit@10/all")
+RANKED = "All items ranked; models of this package that are not listed have the figures above"
 BARS = ("discriminant", "spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
 CURVES = {"dpformer": "with Re-Attention", "transformer": "without"}
 COLUMNS = {"data": "data", "model": "model", **{f"{epsilon:g}": f"ε = {epsilon:g}" for epsilon in SHOWN}}
 HEAD = """\
 # Results of private recommenders
 
-This page has results of this package on MovieLens-1M and Amazon Games, beside the figures of the DPFormer paper. This
-command writes the page and its pictures from finished runs, one object a line:
+This page has results on MovieLens-1M and Amazon Games, beside the figures of the DPFormer paper.
+
+- **Split.** A user's last item is the target; the model trains on all others (`data.validation: false`). Curves show
+  the test. δ is 1 / users.
+- **Ranking.** The model ranks all items; ties count against it. The paper does not say whether it masks the items that
+  a user has seen. On MovieLens-1M that nearly doubles most figures, so both are given.
+- **Cells** hold NDCG@10 / HIT@10 in %: mean±sample standard deviation over seeds, and the number of seeds.
+- **Budget.** One ε pays for item frequencies, item selection, co-occurrence and training. Settings were chosen by hand
+  on the same data, as in the paper; ε does not cover that.
+- **GRU and LSTM** have a skip connection around the cell. The paper's do not, as in the rows without the shortcut.
+- **DPFormer** used an earlier definition of p ([dpformer.md](dpformer.md#re-attention)). `SpectralFormer` is DPFormer
+  from a spectral start ([dpformer.md](dpformer.md#models-without-a-trained-item-table)).
+
+This command writes the page and its pictures from finished runs, one object a line:
 
     python docs/studies/dpformer_tables.py --runs {runs} --document {document}
 
-With `--runs runs/mine --cells movielens_spectral_former@5 --seeds 3` it first trains missing runs in that folder. With
-`--keep docs/measured/dpformer.jsonl` it adds the folder's runs to the file. Each cell is a recipe in `recipes/`, or
-one with other options (`docs/studies/dpformer_tables.py`), trained with `--privacy.epsilon` and `--seed`.
-
-**Protocol.** Leave one out: a user's last item is the target. The model ranks all items; ties count against the model.
-It trains on all other items (`data.validation: false`), and curves show the test, as in the paper.
-δ is 1 / users. One budget pays for item frequencies, item selection, co-occurrence and training.
-Hyper-parameters were chosen by hand on the same data, as in the paper; ε does not cover this. A cell holds NDCG@10 /
-HIT@10 in %, mean ± the sample's standard deviation over seeds, and the number of seeds. The paper does not say whether
-it masks the items that a user has seen, and on MovieLens-1M, where nobody meets a film twice, that nearly doubles the
-figures of all models but those that learned that nobody comes back: so both are given, and "above the paper" holds
-under one of them. `SpectralFormer` is DPFormer from a spectral start;
-`DPFormer`, `Transformer`, GRU and LSTM train their item table from a random start. The last item and the history's mean
-pass the cell of GRU and LSTM by; the paper's are torch's, as in the rows without the shortcut.
-Rows of `DPFormer` are of a former definition of p, the share of users whose whole history holds an item; it now counts
-what training reads ([dpformer.md](dpformer.md#re-attention)).
-[dpformer.md](dpformer.md) has what was tried and did not win.
+`--runs runs/mine --cells movielens_spectral_former@5 --seeds 3` first trains missing runs in that folder;
+`--keep docs/measured/dpformer.jsonl` adds them to the file. A cell is a recipe in `recipes/`, or one with other
+options, at an ε.
 """
 
 
@@ -226,24 +225,28 @@ def figures(runs: Sequence[Row], keys: tuple[str, str]) -> str:
     """
     >>> runs = [{"n": 0.09, "h": 0.17}, {"n": 0.10, "h": 0.19}]
     >>> figures(runs, ("n", "h")), figures(runs[:1], ("n", "h"))
-    ('9.50 ± 0.71 / 18.00 ± 1.41 (2)', '9.00 / 17.00 (1)')
+    ('9.50±0.71 / 18.00±1.41 (2)', '9.00 / 17.00 (1)')
     """
     if not runs:
         return ""
     parts = []
     for key in keys:
         values = [100 * run[key] for run in runs]
-        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        spread = f"±{statistics.stdev(values):.2f}" if len(values) > 1 else ""
         parts.append(f"{statistics.mean(values):.2f}{spread}")
     return f"{' / '.join(parts)} ({len(runs)})"
 
 
 def grid(runs: Sequence[Row], data: str, keys: tuple[str, str] = MASKED) -> list[list[str]]:
-    """Return a data set's table: a model, then its figures at each ε; under each model those of the paper."""
+    """Return a data set's table: a model, then its figures at each ε; under each model those of the paper.
+
+    Of all items ranked it leaves out models whose figures are those with seen items masked.
+    """
     lines = []
     for model, name in MODELS.items():
         cells = [figures(of(runs, data, model, epsilon), keys) for epsilon in SHOWN]
-        if any(cells):
+        masked = [figures(of(runs, data, model, epsilon), MASKED) for epsilon in SHOWN]
+        if any(cells) and (keys == MASKED or cells != masked):
             lines.append([name, *cells])
         if keys == MASKED and (model, data) in PAPER:
             lines.append(
@@ -259,9 +262,9 @@ def show(runs: Sequence[Row]) -> None:
 
 def document(runs: Sequence[Row], page: Path, places: Sequence[Path]) -> None:
     """Write the page, and its pictures beside it."""
-    parts = [HEAD.format(runs=",".join(place.as_posix() for place in places), document=page.as_posix()), both(runs)]
+    parts = [HEAD.format(runs=",".join(place.as_posix() for place in places), document=page.as_posix())]
     for data, name in DATA.items():
-        for title, keys in ((f"## {name}\n\nSeen items masked", MASKED), ("All items ranked", ALL)):
+        for title, keys in ((f"## {name}\n\nSeen items masked", MASKED), (RANKED, ALL)):
             heads = [["model", *(f"ε = {epsilon:g}" for epsilon in SHOWN)], ["---"] * (1 + len(SHOWN))]
             lines = [f"| {' | '.join(line)} |" for line in [*heads, *grid(runs, data, keys)]]
             parts.append(f"{title}:\n\n" + "\n".join(lines))
@@ -274,38 +277,25 @@ def document(runs: Sequence[Row], page: Path, places: Sequence[Path]) -> None:
     page.write_text("\n\n".join(part.strip() for part in parts if part) + "\n", encoding="utf-8", newline="\n")
 
 
-def both(runs: Sequence[Row]) -> str:
-    """Say what DPFormer reaches under both protocols, beside the paper, which does not say which is its own."""
-    lines = []
-    for data, name in DATA.items():
-        found = [of(runs, data, "dpformer", epsilon) for epsilon in EPSILONS]
-        if all(found):
-            means = [
-                ", ".join(f"{statistics.mean(100 * run[key] for run in each):.2f}" for each in found)
-                for key in (MASKED[0], ALL[0])
-            ]
-            paper = ", ".join(f"{ndcg:.2f}" for ndcg, _ in PAPER["dpformer", data])
-            lines.append(
-                f"- {name}: {means[0]} with seen items masked, {means[1]} with all items ranked; the paper {paper}."
-            )
-    head = f"`DPFormer`, NDCG@10 in % at ε = {', '.join(f'{e:g}' for e in EPSILONS)}, under both protocols:"
-    return "\n".join([head, "", *lines]) if lines else ""
-
-
 def cost(runs: Sequence[Row]) -> str:
+    """Return the steps and the seconds of each model: the median over its runs at every ε."""
     lines = [
         "## Steps and time",
         "",
-        "Of one thread, on an AMD EPYC or an Intel Xeon that did other work at the time.",
+        "Median over all ε, of one thread of an AMD EPYC or an Intel Xeon that did other work, too.",
         "",
     ]
-    lines += ["| `--cells` | seeds | steps | noise multiplier | seconds |", "|---|---|---|---|---|"]
-    for cell in sorted({Cell.read(run["cell"]) for run in runs if not Cell.read(run["cell"]).tuned}):
-        own = [run for run in runs if run["cell"] == cell.name]
-        seeds = ", ".join(str(run["seed"]) for run in own)
-        seconds = sorted(run["seconds"] for run in own)[len(own) // 2]
-        noise = f"{own[0]['noise_multiplier']:.3g}"
-        lines.append(f"| `{cell.name}` | {seeds} | {own[0]['steps']} | {noise} | {seconds:,.0f} |")
+    lines += [f"| cell | {' | '.join(f'{name}: steps | seconds' for name in DATA.values())} |", "|---|---|---|---|---|"]
+    plain = [run for run in runs if not Cell.read(run["cell"]).tuned]
+    for model in MODELS:
+        found = [[run for run in plain if run["cell"].startswith(f"{data}_{model}@")] for data in DATA]
+        if any(found):
+            each = [
+                statistics.median_low(run[key] for run in own) if own else None
+                for own in found
+                for key in ("steps", "seconds")
+            ]
+            lines.append(f"| `{model}` | {' | '.join('' if one is None else f'{one:,.0f}' for one in each)} |")
     return "\n".join(lines)
 
 
