@@ -29,7 +29,7 @@ class Repeated:
     """A private run that is repeated, and of which only the best is shown.
 
     How often is drawn from the logarithmic law: k runs with probability (1 - γ)^k / (k log(1/γ)), at least one, `mean`
-    on average. That number hangs on no data and is not shown.
+    on average. That number depends on no data and is not shown.
 
     >>> five = Repeated(5)
     >>> [round(five.chance(runs), 3) for runs in (1, 2, 10)]

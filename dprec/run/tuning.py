@@ -86,7 +86,7 @@ class Tuning:
     users: int
     unit: str
     folder: Path
-    assumptions: list[str]  # of all settings, since the choice hangs on each of them
+    assumptions: list[str]  # of all settings, since the choice depends on each of them
     coarse: bool  # whether any of them trains in bfloat16
 
     @classmethod
@@ -294,7 +294,7 @@ class Tuning:
 def always_scoring(cls: Any) -> Any:
     """Return a model that scores 0 for all items wherever a user's scores are not finite, which ranks their item last.
 
-    An error would end the run, and that a run ended hangs on its users, by no law that the price knows.
+    An error would end the run, and that a run ended depends on its users, by no law that the price knows.
     """
 
     class Scoring(cls):  # type: ignore[misc]

@@ -118,7 +118,7 @@ def _ask(name: str, kind: Any, otherwise: Callable[[], Any]) -> Callable[[], Any
 
 
 def _library(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of OpenBLAS, whose names hang on how it was built; another library of numpy's has none."""
+    """Return a function of OpenBLAS, whose names depend on how it was built; another library of numpy's has none."""
     try:
         umath = getattr(np, "_core", None) or np.core
         loaded = ctypes.PyDLL(umath._multiarray_umath.__file__)

@@ -52,7 +52,7 @@ def summed(reads: Reads, values: Tensor, dtype: torch.dtype, owned: bool) -> Ten
     """Return the merged gradients of all rows (n, d); `owned` says whether it is known who made which read.
 
     Of a row that many read, or somebody more than once, they are added up in float64: terms of one user may cancel, and
-    what rounding leaves of them would hang on who else reads the row.
+    what rounding leaves of them would depend on who else reads the row.
     """
     each, which = without_repeats(values, reads)
     sums = _bagged(which, each.to(dtype), reads.begins, reads.weights)
