@@ -62,7 +62,7 @@ class Clicks(RecordData):
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of records repeatable, and the run not private.
         micro_batch: the most records of a micro-batch; changes speed and memory, not results. By default 4,096, and
-            32,768 on a card.
+            32,768 on a GPU.
         synthetic_records: records of the synthetic data, training and test together.
         synthetic_drift: share of values of large features that swap their popularity each day in the synthetic data.
 

@@ -114,7 +114,7 @@ class SampledData(LightningDataModule):
     def at_once(self, asked: int | None, on_cpu: int, on_card: int) -> int:
         """Return how much of a step the model takes at once: as asked, or as suits the device that trains.
 
-        Python's part of a pass takes as long however large the pass is, and a card waits for it.
+        Python's part of a pass takes as long however large the pass is, and a GPU waits for it.
         """
         if asked is not None:
             return asked

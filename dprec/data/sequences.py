@@ -83,7 +83,7 @@ class Sequences(SampledData):
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of users repeatable, and the run not private.
         tokens: budget of a micro-batch, users x longest history; changes speed and memory, not results. By default
-            16,384, and 262,144 on a card.
+            16,384, and 262,144 on a GPU.
         metrics_users: number of held-out users to rank, always the same sample; by default all if users x items is at
             most 2^35, else 50,000, of more than a million items 2^36 / items, at least 5,000.
         synthetic_users: users of the synthetic data.

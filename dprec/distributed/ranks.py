@@ -81,7 +81,7 @@ class Group(Ranks):
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.number, self.size = dist.get_rank(), dist.get_world_size()
-        # NCCL sends what lies on the card, gloo what lies in memory.
+        # NCCL sends what lies on the GPU, gloo what lies in memory.
         self._device = torch.device(device if dist.get_backend() == "nccl" else "cpu")
 
     def sum_(self, tensor: Tensor) -> None:

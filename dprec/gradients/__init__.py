@@ -10,7 +10,7 @@
     contributions   the forms in which a user's part of a gradient is kept
     norms           each user's norm over all parameters and uses
     clipping        the factor of each user, and the sums; row_sum is the sum of a table by its rows
-    joint           several parameters at once, where each alone would cost a card launches
+    joint           several parameters at once, where each alone would cost a GPU launches
     parameters      what is trained, and the padding rows that never change
     intercept       the identity that shows the gradient which flows through it
     own_functions   what runs in place of some functions of torch: attention in less time

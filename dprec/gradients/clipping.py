@@ -134,7 +134,7 @@ class Recorded:
     contributions: dict[str, list[Contribution]]
     real: int  # users; the rows after theirs fill up the batch and have gradients of 0
     unpadded: Tensor | None = None  # (B,) who is known to read nothing for others' padding
-    told: dict[str, list[Contribution]] | None = None  # of look-ups on a card: where they are, and 1 for a gradient
+    told: dict[str, list[Contribution]] | None = None  # of look-ups on a GPU: where they are, and 1 for a gradient
 
     @property
     def rows(self) -> int:

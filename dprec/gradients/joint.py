@@ -73,7 +73,7 @@ def add_apart(totals: Sequence[Tensor], whole: Sequence[Tensor]) -> None:
 
 
 def _one_read(use: Contribution) -> bool:
-    """Whether each user's gradient, on a card, is one row."""
+    """Whether each user's gradient, on a GPU, is one row."""
     if not isinstance(use, Rows) or host_readable(use.ids):
         return False
     return use.ids.shape[1:] == (1,) and use.values.dtype == torch.float32

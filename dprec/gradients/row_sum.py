@@ -91,7 +91,7 @@ class RowSum:
 def merge_together(
     sums: Mapping[str, RowSum], padding: Mapping[str, Sequence[int]], wanted: Mapping[str, Tensor]
 ) -> Tensor | int:
-    """Merge what was added to these sums, without rows of padding, where each alone would wait for a card.
+    """Merge what was added to these sums, without rows of padding, where each alone would wait for a GPU.
 
     A sum of which rows are `wanted`, ascending, has all of these and no others then. Return how many were not added to.
     """

@@ -107,7 +107,7 @@ class GaussianNoise:
         self.add_all_([tensor], std)
 
     def add_all_(self, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
-        """Do the same with several, as if one after the other: on a card in one launch for all of a type.
+        """Do the same with several, as if one after the other: on a GPU in one launch for all of a type.
 
         Of these tensors normals may have been drawn `ahead`.
         """

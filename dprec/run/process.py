@@ -46,22 +46,22 @@ def stopped_after_a_step(trainer: pl.Trainer) -> Iterator[Callable[[], bool]]:
             signal.signal(signal.SIGINT, before)
 
 
-# What a card's errors mean to a user: one line, as for any mistake.
+# What a GPU's errors mean to a user: one line, as for any mistake.
 
 
 @contextmanager
 def one_line_of_a_card() -> Iterator[None]:
-    """Raise what a card's error means in its place."""
+    """Raise what a GPU's error means in its place."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         less = "give a lower --data.tokens or --data.micro_batch, which leaves results as they are"
-        raise UserError(f"the card's memory is full: {less}") from error
+        raise UserError(f"the GPU's memory is full: {less}") from error
     except torch.AcceleratorError as error:
         if "device-side assert" not in str(error):
             raise
         raise UserError(
-            "the card stopped at the assertion that is printed above, as where a table has no row of an id: run it "
+            "the GPU stopped at the assertion that is printed above, as where a table has no row of an id: run it "
             "again on the CPU, which says where"
         ) from error
 

@@ -46,13 +46,13 @@ def _refuse_unknown_accelerator(accelerator: object) -> None:
 
 
 def _refuse_no_card(accelerator: object) -> None:
-    """Refuse a card that is not there, and Metal, on which nothing can be added up in float64."""
+    """Refuse a GPU that is not there, and Metal, on which nothing can be added up in float64."""
     metal = accelerator == "mps" or (accelerator in ("gpu", "auto") and torch.backends.mps.is_available())
     if torch.cuda.is_available() or not (metal or accelerator in ("gpu", "cuda")):
         return
-    why = "Metal has no float64, in which gradients are added up" if metal else "torch finds no card here"
+    why = "Metal has no float64, in which gradients are added up" if metal else "torch finds no GPU here"
     raise UserError(
-        f"trainer.accelerator is {accelerator}, and {why}: give cpu, or a CUDA card and a torch built for it"
+        f"trainer.accelerator is {accelerator}, and {why}: give cpu, or a CUDA GPU and a torch built for it"
     )
 
 

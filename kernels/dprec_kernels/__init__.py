@@ -12,7 +12,7 @@ kernel, and call `pieces`; the kernel of `catalogue_softmax` takes all users at 
 Over a catalogue or users: `catalogue_softmax`, `sample_norms`, `recurrent`. On the rows of a table: `row_noise`,
 `contribution_map`, `lazy_noise`, `sparse_update`, `dense_noise`; `normals.py` says where their noise comes from,
 `ordering.py` sorts ids, `file_tensor.py` keeps a table in a file. `workspace.py` holds memory that is used again.
-Over all parameters or tables of a step, on a card: `joint`, `row_sums`, whose other path is the reference.
+Over all parameters or tables of a step, on a GPU: `joint`, `row_sums`, whose other path is the reference.
 """
 
 from dprec_kernels.catalogue_softmax import catalogue_softmax

@@ -19,7 +19,7 @@ def on_card(tensor: Tensor) -> bool:
 
 
 def fast(operation: str, tensor: Tensor, fits: bool = True) -> ModuleType:
-    """Return the fast path of an operation, a package of this one: `triton` for a tensor on a card, else `pieces`.
+    """Return the fast path of an operation, a package of this one: `triton` for a tensor on a GPU, else `pieces`.
 
     `fits` says whether the operation's kernel can take what it is given.
 

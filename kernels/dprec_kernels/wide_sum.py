@@ -20,7 +20,7 @@ PARTS = 8  # such parts that are added up in float32
 LARGE = 1 << 14  # numbers of a sum from which on its parts stay in the cache only one at a time
 IN_CACHE = 1 << 18  # numbers of a sum that are worked on at a time: 1 MB; fewer, larger products are faster
 HELD = 1 << 20  # numbers in parts of smaller sums that are held together
-HELD_ON_CARD = 1 << 28  # the same on a card, where each launch costs as much as many numbers: 1 GB
+HELD_ON_CARD = 1 << 28  # the same on a GPU, where each launch costs as much as many numbers: 1 GB
 
 
 class WidePart:

@@ -166,7 +166,7 @@ TABLE = [
     *(
         []
         if torch.cuda.is_available()
-        else [("fit RECIPE --trainer.accelerator gpu", "torch finds no card here: give cpu")]
+        else [("fit RECIPE --trainer.accelerator gpu", "torch finds no GPU here: give cpu")]
     ),
     # run folders and checkpoints
     ("fit RECIPE --out RUN", "already holds a run"),

@@ -1,6 +1,6 @@
-"""The card of this machine in place of the pretend device: `-p tests.device.card`, as docs/gpu.md has it.
+"""The GPU of this machine in place of the pretend device: `-p tests.device.card`, as docs/gpu.md has it.
 
-What counts launches, waits and copies, and what ends a card's process, is left out.
+What counts launches, waits and copies, and what ends a GPU's process, is left out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ DEVICE = torch.device("cuda", 0)
 torch.backends.cudnn.allow_tf32 = False  # as a run has it
 LEFT_OUT = {  # files or tests, and why
     "test_pretend.py": "tests the pretend device",
-    "test_launches.py": "a card counts nothing",
-    "test_a_row_that_was_not_read_has_no_step": "an assertion ends a card's process",
-    "test_an_id_of_no_row_is_none_of_another_tables": "an assertion ends a card's process",
+    "test_launches.py": "a GPU counts nothing",
+    "test_a_row_that_was_not_read_has_no_step": "an assertion ends a GPU's process",
+    "test_an_id_of_no_row_is_none_of_another_tables": "an assertion ends a GPU's process",
 }
 
 
@@ -31,7 +31,7 @@ class _OnCard(type):
 
 
 class OnPretend(metaclass=_OnCard):
-    """Any tensor on the card."""
+    """Any tensor on the GPU."""
 
 
 @dataclass

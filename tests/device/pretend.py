@@ -1,8 +1,8 @@
-"""A device that is none: its tensors lie in this machine's memory, and behave towards all others as a card's do.
+"""A device that is none: its tensors lie in this machine's memory, and behave towards all others as a GPU's do.
 
-Importing this registers the device type `pretend` with torch. What a card refuses is refused: an operation on tensors
-of two devices, `.numpy()`, a generator of the CPU. Stricter than a card, indices on the CPU are refused too: a card
-takes them by a copy that nobody sees. `COUNT` says what a step would cost on a card: kernels that are launched, and
+Importing this registers the device type `pretend` with torch. What a GPU refuses is refused: an operation on tensors
+of two devices, `.numpy()`, a generator of the CPU. Stricter than a GPU, indices on the CPU are refused too: a GPU
+takes them by a copy that nobody sees. `COUNT` says what a step would cost on a GPU: kernels that are launched, and
 waits of Python for an answer.
 """
 
@@ -24,7 +24,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 class Count:
     """What happened on the device."""
 
-    launches: int = 0  # operations that compute or copy: what a card's time hangs on where tensors are small
+    launches: int = 0  # operations that compute or copy: what a GPU's time hangs on where tensors are small
     syncs: int = 0  # answers that Python waits for
 
     def clear(self) -> None:
@@ -193,7 +193,7 @@ def interpreted() -> Iterator[None]:
 
 
 def _gru_cell(outer: Any, inner: Any, state: Any, outer_bias: Any = None, inner_bias: Any = None) -> Any:
-    """What a card runs for a step of nn.GRU; the last tensor is for the way back."""
+    """What a GPU runs for a step of nn.GRU; the last tensor is for the way back."""
     outer, inner = (x if b is None else x + b for x, b in ((outer, outer_bias), (inner, inner_bias)))
     (reset, update, own), (to_reset, to_update, to_own) = outer.chunk(3, 1), inner.chunk(3, 1)
     reset, update = (reset + to_reset).sigmoid(), (update + to_update).sigmoid()
@@ -231,7 +231,7 @@ def _lstm_cell_back(gradient: Any, for_after: Any, cell: Any, after: Any, kept: 
     return gates, inner * keep, gates.sum(0)
 
 
-ONLY_THERE = {  # what torch runs on cards alone
+ONLY_THERE = {  # what torch runs on GPUs alone
     "aten::_thnn_fused_gru_cell": _gru_cell,
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_back,
     "aten::_thnn_fused_lstm_cell": _lstm_cell,

@@ -1,4 +1,4 @@
-"""On a card's path, here interpreted, private steps launch the kernels and give the CPU's gradients."""
+"""On a GPU's path, here interpreted, private steps launch the kernels and give the CPU's gradients."""
 
 from __future__ import annotations
 

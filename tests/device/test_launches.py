@@ -1,4 +1,4 @@
-"""What a step costs in launches and waits on a card's path: the time of a card that is faster than Python."""
+"""What a step costs in launches and waits on a GPU's path: the time of a GPU that is faster than Python."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ NOT_PRETENDED = {  # parts of names, and what the pretend device has not
 
 def case(name: str, value: Any) -> Any:
     lacks = [why for part, why in NOT_PRETENDED.items() if part in name and DEVICE.type == "pretend"]
-    return pytest.param(value, id=name, marks=[pytest.mark.skip(reason=f"needs a card: {why}") for why in lacks])
+    return pytest.param(value, id=name, marks=[pytest.mark.skip(reason=f"needs a GPU: {why}") for why in lacks])
 
 
 FORMS_HERE = {f"{verdict}, {name}": form for verdict in ("exact", "alone") for name, form in FORMS[verdict].items()}

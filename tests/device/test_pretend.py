@@ -1,4 +1,4 @@
-"""The pretend device refuses what a card refuses, and counts what a card waits for."""
+"""The pretend device refuses what a GPU refuses, and counts what a GPU waits for."""
 
 from __future__ import annotations
 

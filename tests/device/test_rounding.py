@@ -1,4 +1,4 @@
-"""Terms that cancel, on a card's path: neither a share nor what others get of theirs hangs on how they are added up."""
+"""Terms that cancel, on a GPU's path: neither a share nor what others get of theirs hangs on how they are added up."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ outside = pytest.mark.skipif(
 
 
 def shared_memory(kernel: Any, types: str, **constants: Any) -> int:
-    """Compile for a card that need not be here; return the bytes of shared memory that a program takes there.
+    """Compile for a GPU that need not be here; return the bytes of shared memory that a program takes there.
 
     `types` lists the arguments that are not constants, as "fp32* i64* i32".
     """

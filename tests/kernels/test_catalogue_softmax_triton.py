@@ -43,7 +43,7 @@ def test_kernels_compile_and_fit_on_chip(kernels: ModuleType, dim: int, floats: 
             f"fp32* {inputs} i64* i64* i64* {floats}" + " i32" * 6, BI=16, **shape,
         ),
     )  # fmt: skip
-    assert most <= 99 * 1024  # what the smallest cards since Ampere have
+    assert most <= 99 * 1024  # what the smallest GPUs since Ampere have
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -12,7 +12,7 @@ from tests.kernels.interpreter import outside, shared_memory
 
 pytestmark = [pytest.mark.full, outside]
 
-MOST = 99 * 1024  # what the smallest cards since Ampere have
+MOST = 99 * 1024  # what the smallest GPUs since Ampere have
 KEYS = " i64" * 4
 LAZY = {"DECAYS": True, "CHOSEN": True, "BN": 8, "BP": 64}
 WIDE = {"BP": pieces.WIDEST // 2}

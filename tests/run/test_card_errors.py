@@ -1,4 +1,4 @@
-"""What a card cannot do ends in one line, without a traceback."""
+"""What a GPU cannot do ends in one line, without a traceback."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # a script that packs users of its own does not wait for pola
     from dprec.data.selection.held_out import HeldOutEvents, HeldOutUsers
 
 _WORTH_A_PASS = 1024  # tokens, padding included
-_LARGE = 1 << 16  # tokens: a budget for a card
-_MOST = 1 << 15  # users at once: torch's attention takes 65,535 on a card
+_LARGE = 1 << 16  # tokens: a budget for a GPU
+_MOST = 1 << 15  # users at once: torch's attention takes 65,535 on a GPU
 _SCORES = 2**24  # scores of one ranking batch, users x items: 64 MiB of float32
 
 
@@ -32,7 +32,7 @@ def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.n
 
     Longest rows come first, ties in the given order. A row longer than the budget is a separate group; no group has
     more than `most` rows. When a group has enough tokens for a pass, it takes no row shorter than half its longest, so
-    that it has little padding. Enough are 1,024, as suits a CPU, or a quarter of a budget as large as a card's.
+    that it has little padding. Enough are 1,024, as suits a CPU, or a quarter of a budget as large as a GPU's.
 
     >>> [group.tolist() for group in pack(np.array([2, 5, 1, 2]), tokens=6)]
     [[1], [0, 3, 2]]

@@ -27,7 +27,7 @@ SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in f
 _LENGTHS = "_dprec_lengths"
 TAIL = 31  # numbers at a tensor's end that a CPU may compute one by one, by another function than the rest
 SLICE = 1 << 18  # numbers of users' gradients built at once: 1 MB of float32 stays in the cache
-SLICE_ON_CARD = 1 << 26  # the same on a card, where each slice costs its launches
+SLICE_ON_CARD = 1 << 26  # the same on a GPU, where each slice costs its launches
 
 
 def users_at_once(numbers: int, like: Tensor, most: int) -> int:

@@ -156,7 +156,7 @@ class Rows(LookUp):
 
 @dataclass
 class PaddedRows(Rows):
-    """A card's reads, which have a gradient at `padding`, too, until that of all tables is zeroed at once."""
+    """A GPU's reads, which have a gradient at `padding`, too, until that of all tables is zeroed at once."""
 
     padding: int
 

@@ -1,4 +1,4 @@
-"""What a bias or a normalisation gets: the sum over a user's positions, which a card's kernels take with its norm."""
+"""What a bias or a normalisation gets: the sum over a user's positions, which a GPU's kernels take with its norm."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class OverPositions(Contribution):
 def over_positions(values: Tensor, factors: Tensor | None = None) -> Contribution:
     """Return the contribution of Σ_t values_t · factors_t, which on a CPU is added up at once.
 
-    A card's kernels add it up where they take its norm.
+    A GPU's kernels add it up where they take its norm.
     """
     if on_card(values):
         return OverPositions(values, factors)

@@ -24,7 +24,7 @@ from dprec_kernels.paths import host_readable
 def about_to_read(tables: Sequence[Tensor], ids: Sequence[Tensor]) -> None:
     """Say that these rows of several tables are looked up next, by the very same tensors of ids.
 
-    Nobody needs to: each look-up says so itself. On a card it takes fewer launches to hear of all at once.
+    Nobody needs to: each look-up says so itself. On a GPU it takes fewer launches to hear of all at once.
     """
     if has_torch_function((*tables, *ids)):
         handle_torch_function(about_to_read, (*tables, *ids), tables, ids)

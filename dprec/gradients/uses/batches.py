@@ -107,7 +107,7 @@ def filled_up(batch: Any) -> Any:
     """
     users = len(batch)
     rows = [tensor for tensor in batch_tensors(batch) if tensor.dim() and len(tensor) == users]
-    if not users or not rows or any(tensor.device.type != "cpu" for tensor in rows):  # a card would have to wait for it
+    if not users or not rows or any(tensor.device.type != "cpu" for tensor in rows):  # a GPU would have to wait for it
         return batch
     each = [tensor[0].numel() for tensor in rows]
     least = max(LEAST_ROWS, ROWS_A_THREAD * min(THREADS, torch.get_num_threads()))

@@ -66,7 +66,7 @@ class _Rowwise(torch.optim.Optimizer):
 
 class SGD(_Rowwise, torch.optim.SGD):
     def step_tables(self, tables: Sequence[_Rows]) -> None:
-        """On a card, in one launch those of a group of parameters."""
+        """On a GPU, in one launch those of a group of parameters."""
         for _, own in groupby(tables, key=lambda each: id(each[3])):
             alike = list(own)
             if len(alike) > 1 and all(map(_is_plain, alike)) and not alike[0][3]["momentum"]:

@@ -1,1 +1,1 @@
-"""What LazyDP keeps of its tables: which noise each row owes, its closed form, and all tables of a card at once."""
+"""What LazyDP keeps of its tables: which noise each row owes, its closed form, and all tables of a GPU at once."""

@@ -175,7 +175,7 @@ class Aggregated(LazyTable):
             self.settled.index_fill_(0, rows, self.now)
 
     def _settle_unasked(self, ids: Tensor, steps: Decayed) -> None:
-        """Do the same without asking a card how many rows owe noise: rows that do not are left out where they stand."""
+        """Do the same without asking a GPU how many rows owe noise: rows that do not are left out where they stand."""
         if not self.now:
             return  # nobody owes
         rows = ascending(ids.flatten())

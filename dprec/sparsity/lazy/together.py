@@ -1,4 +1,4 @@
-"""Tables on a card that owe the noise of the same steps: read, settled and stepped at once, not one after the other."""
+"""Tables on a GPU that owe the noise of the same steps: read, settled and stepped at once, not one after the other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FusedTables:
 
     @staticmethod
     def fits(lazy: Sequence[LazyTable]) -> bool:
-        """Whether these are several, all on one card, without momentum, and what kernels take."""
+        """Whether these are several, all on one GPU, without momentum, and what kernels take."""
         return len(lazy) > 1 and all(
             isinstance(each, Aggregated)
             and each.momentum is None

@@ -101,7 +101,7 @@ class BatchRows:
     # Given the most that one user may add, over all tables: the rows (m,) of the sum of the users' gradients,
     # ascending, and the norm of each (m,).
     rounding: float = 0.0  # how much further than that most one user may move a sum of the step, in parts of it
-    host: BatchRows | None = None  # the same on the host, where it is known there and the tables are on a card
+    host: BatchRows | None = None  # the same on the host, where it is known there and the tables are on a GPU
 
     def on_host(self) -> BatchRows:
         """Return the same where Python may ask without waiting, if that is known."""

@@ -348,7 +348,7 @@ class RowRules:
                 )
 
     def merge(self, sums: Mapping[str, Tensor | RowSum]) -> None:
-        """Merge the sums of the tables that are ruled, at once where each would wait for a card."""
+        """Merge the sums of the tables that are ruled, at once where each would wait for a GPU."""
         mine = {name: total for name, total in sums.items() if isinstance(total, RowSum)}
         wanted = {name: rows for name, rows in self._noised.items() if name in mine and self.noised_now(name)}
         self.tally.add(0, 0, merge_together(mine, {name: self._tables[name].padding for name in mine}, wanted))

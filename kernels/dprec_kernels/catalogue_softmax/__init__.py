@@ -176,7 +176,7 @@ class _CatalogueSoftmax(torch.autograd.Function):
         kept: list[pieces.Kept] = []
         if path is pieces:
             loss, log_total, slope, kept = pieces.forward(*given, keep)
-        else:  # on a card, computing the scores again costs no more than reading them back
+        else:  # on a GPU, computing the scores again costs no more than reading them back
             loss, log_total, slope = path.forward(*given)
         ctx.save_for_backward(hidden, table, target, log_total, slope)
         ctx.kept = kept  # type: ignore[attr-defined]

@@ -244,7 +244,7 @@ def _precisions(hidden: Tensor, table: Tensor) -> dict[str, str]:
     """Return how scores, and sums of vectors, are multiplied.
 
     Tensor cores take 16-bit inputs in tf32 without loss. Of float32 they multiply what tf32 holds and what is left, in
-    three products: what they add up was off by 2e-8 of the length of its terms at most on a card, as by float32.
+    three products: what they add up was off by 2e-8 of the length of its terms at most on a GPU, as by float32.
     """
     if max(hidden.dtype.itemsize, table.dtype.itemsize) == 2:
         return {"PRECISION": "tf32", "SUMS": "tf32x3"}

@@ -1,4 +1,4 @@
-"""What clipping asks of all parameters of a step at once, on a card: users' norms, their scales, and scaled sums.
+"""What clipping asks of all parameters of a step at once, on a GPU: users' norms, their scales, and scaled sums.
 
 Each is a launch or two, however many parameters there are. Elsewhere parameters go one by one.
 """

@@ -1,4 +1,4 @@
-"""Sums of what users read of the rows of several tables: on a card in a launch or two for all."""
+"""Sums of what users read of the rows of several tables: on a GPU in a launch or two for all."""
 
 from __future__ import annotations
 
