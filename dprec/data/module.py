@@ -20,7 +20,7 @@ Law = Literal["poisson", "shuffle"]
 Log = TypeVar("Log")
 
 
-class Loaded(Protocol):
+class LoadedData(Protocol):
     """What the result of `SampledData.load` has beside the data."""
 
     @property
@@ -58,7 +58,7 @@ class SampledData(LightningDataModule):
         return dict(settings)
 
     @abstractmethod
-    def load(self) -> Loaded:
+    def load(self) -> LoadedData:
         """Read and split the data; a second call returns the same result."""
 
     @property

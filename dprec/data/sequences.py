@@ -34,7 +34,7 @@ from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue
 from dprec.data.selection.held_out import Cut
 from dprec.data.selection.packing import RankingUsers, TrainingUsers
-from dprec.data.selection.protocol import Loaded, Protocol
+from dprec.data.selection.protocol import Protocol, SplitLog
 from dprec.errors import UserError
 
 FROM_DATA, PRIVATE = "from-data", "private"  # where a catalogue comes from, other than a file
@@ -153,7 +153,7 @@ class Sequences(SampledData):
         self._source: Source[Interactions] | None = None
         self._cut: Cut | None = None
         self._chosen: Catalogue | None = None
-        self._loaded: Loaded | None = None
+        self._loaded: SplitLog | None = None
 
     @classmethod
     def of(cls, frame: Any, **settings: Any) -> Sequences:
@@ -173,7 +173,7 @@ class Sequences(SampledData):
         data._frame = frame
         return data
 
-    def load(self) -> Loaded:
+    def load(self) -> SplitLog:
         if self._loaded is None:
             given = self._given_catalogue()
             source = self._opened()

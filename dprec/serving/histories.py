@@ -18,7 +18,7 @@ _TIME = re.compile(r"\d{9,19}(\.\d+)?|\d{4}-\d\d-\d\d\S*")  # seconds or finer u
 
 
 @dataclass(frozen=True)
-class Asked:
+class HistoryLine:
     """One line: raw item ids or events, oldest first, and whose they are if the line says so."""
 
     line: int
@@ -35,7 +35,7 @@ def split_ids(text: str) -> list[str]:
     return text.replace(",", " ").split()
 
 
-def read_histories(file: str, known: Callable[[str], bool]) -> Iterator[Asked]:
+def read_histories(file: str, known: Callable[[str], bool]) -> Iterator[HistoryLine]:
     """One history a line: ids as in ``--history``, or in a .jsonl file a list of ids, or of events with their context.
 
     A JSON line may also be an object with a ``history`` and perhaps a ``user``, so the command can read its own output.
@@ -54,7 +54,7 @@ def read_histories(file: str, known: Callable[[str], bool]) -> Iterator[Asked]:
         is_json = next(line for line in lines if line.strip()).lstrip().startswith(("[", "{"))
     if not is_json:
         _refuse_log([line for line in lines if line.strip()], file, known)
-    read = (lambda line, n: _from_json(line, n, file)) if is_json else (lambda line, n: Asked(n, split_ids(line)))
+    read = (lambda line, n: _from_json(line, n, file)) if is_json else (lambda line, n: HistoryLine(n, split_ids(line)))
     # All lines are read before the first answer, so that a mistake in the last line shows at once.
     return iter([read(line, n) for n, line in enumerate(lines, 1) if line.strip()])
 
@@ -73,7 +73,7 @@ def _refuse_log(lines: Sequence[str], file: str, known: Callable[[str], bool]) -
             raise UserError(f"{file} has a time in every line, such as {column[0]}: {wanted}")
 
 
-def _from_json(line: str, number: int, file: str) -> Asked:
+def _from_json(line: str, number: int, file: str) -> HistoryLine:
     where = f"{file}, line {number}"
     try:
         value = json.loads(line)
@@ -84,6 +84,6 @@ def _from_json(line: str, number: int, file: str) -> Asked:
         raise UserError(f'{where}: give a list of ids, such as ["12", "7"]')
     if user is not None and not isinstance(user, (str, int)):
         raise UserError(f"{where}: the user is {user!r}: give an id")
-    return Asked(
+    return HistoryLine(
         number, [raw if isinstance(raw, dict) else str(raw) for raw in ids], None if user is None else str(user)
     )

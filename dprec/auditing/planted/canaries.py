@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dprec.data.logs.histories import Histories
-from dprec.data.selection.protocol import Loaded
+from dprec.data.selection.protocol import SplitLog
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 
@@ -153,7 +153,7 @@ class CanariedSequences(Sequences):
                 "lower --length, or raise data.max_length"
             )
 
-    def load(self) -> Loaded:
+    def load(self) -> SplitLog:
         if self._loaded is None:
             real = super().load()
             self._planted = self.canaries.draw(len(real.catalogue))

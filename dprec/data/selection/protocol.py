@@ -23,7 +23,7 @@ from dprec.errors import UserError
 
 
 @dataclass(frozen=True)
-class Loaded:
+class SplitLog:
     """The data after reading, filtering and splitting."""
 
     histories: Histories
@@ -95,7 +95,7 @@ class Protocol:
     def cut(self, found: Interactions) -> Cut | None:
         return None if self.events is None else self.events.cut(found)
 
-    def load(self, source: Source[Interactions], cut: Cut | None, least: int, given: Catalogue | None) -> Loaded:
+    def load(self, source: Source[Interactions], cut: Cut | None, least: int, given: Catalogue | None) -> SplitLog:
         """Filter, number and hold out; `least` is data.min_events, `given` a catalogue from elsewhere."""
         found = source.found if cut is None else cut.training
         kept = build_histories(found, least, given)
@@ -122,6 +122,6 @@ class Protocol:
             "users_tested": int(split.tested.sum()),
         }
         filtered = given is None and least > 1
-        return Loaded(
+        return SplitLog(
             split.histories, kept.catalogue, split, split.training(), filtered, source.name, source.notice, summary
         )
