@@ -25,6 +25,7 @@ from dprec_kernels.products import multiply, multiply_each
 from dprec_kernels.wide_sum import WideProduct
 from dprec_kernels.workspace import workspace
 
+CPU = torch.device("cpu")
 WIDEST = 1  # tiles are as wide as those of one position, whatever the number of positions
 
 
@@ -33,6 +34,7 @@ class Pass:
     """A few users, of `width` positions each, whose own ones went over the items together."""
 
     width: int
+    device: torch.device
     users: list[int]
     lengths: list[int]  # how many positions of each
     kept: Kept | None  # their exponentials, where there was room
@@ -46,7 +48,8 @@ class Pass:
     def places(self) -> Tensor:
         """Where these positions lie among all users'."""
         begins = [user * self.width for user in self.users]
-        return torch.cat([torch.arange(at, at + n) for at, n in zip(begins, self.lengths, strict=True)])
+        each = [torch.arange(at, at + n) for at, n in zip(begins, self.lengths, strict=True)]
+        return torch.cat(each).to(self.device)
 
 
 @dataclass
@@ -151,7 +154,7 @@ def forward(
     shifts = hidden.new_zeros(len(over), users * width)
     products = hidden.new_zeros(users, width, width) if width <= longest else None
     lengths = (there * torch.arange(1, width + 1, device=hidden.device)).amax(1).tolist() if width else [0] * users
-    parts = list(passes(lengths, width, len(table), rounded=products is not None))
+    parts = list(passes(lengths, width, len(table), products is not None, hidden.device))
     room = Room(sum(round_up(sum(own.lengths)) for own in parts), len(table), hidden)
     for own in parts:
         places = own.places
@@ -189,7 +192,7 @@ def rows_at(values: Tensor, places: Tensor) -> Tensor:
     return rows
 
 
-def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> Iterator[Pass]:
+def passes(lengths: Sequence[int], width: int, items: int, rounded: bool, device: torch.device = CPU) -> Iterator[Pass]:
     """Yield users who go through one pass, the longest first, of about so many positions as fit a cache.
 
     Products are taken of users of one length at a time, so lengths are `rounded` up, to at most `width`.
@@ -197,12 +200,12 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> Ite
     >>> [(own.users, own.lengths) for own in passes([3, 9, 4], 9, 50, rounded=False)]
     [([1, 2, 0], [9, 4, 3])]
     """
-    most, own = pieces.PIECE // min(pieces.MOST, items), Pass(width, [], [], None)
+    most, own = pieces.PIECE // min(pieces.MOST, items), Pass(width, device, [], [], None)
     each = [min(width, _rounded(length)) if rounded else max(1, length) for length in lengths]
     for user in sorted(range(len(each)), key=each.__getitem__, reverse=True):
         if own.users and sum(own.lengths) + each[user] > most:
             yield own
-            own = Pass(width, [], [], None)
+            own = Pass(width, device, [], [], None)
         own.users.append(user)
         own.lengths.append(each[user])
     if own.users and width:
