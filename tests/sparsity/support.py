@@ -126,7 +126,8 @@ def gaussian_cost(epsilon: float) -> float:
 def own_multiplier(trainer: Any) -> float:
     """Return the noise multiplier of gradients alone, beside that of choices of rows."""
     privacy = next(each for each in trainer.callbacks if isinstance(each, Privacy))
-    return float(privacy.sigma * privacy.rules.gradient_noise)
+    gradient = privacy._steps._gradient
+    return float(gradient.step_noise.multiplier * gradient.rules.gradient_noise)
 
 
 def dense_law(rates: list[tuple[float, float, float]], std: float) -> tuple[np.ndarray, np.ndarray]:
