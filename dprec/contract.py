@@ -1,7 +1,7 @@
 """What a private run asks of a model, of its data and of a batch. Whatever has these members fits; no base is needed.
 
     Model         what every model has; in a script a function `losses` will do instead
-    SharesRows, AsksOfAll, MixesUsers, LossIsRowLocal, ThroughDescent     what a model may have besides
+    SharesRows, AsksOfAll, MixesUsers, LossIsRowLocal     what a model may have besides
     UserData      what training draws users from
     DrawsOfEach   what such data may have besides, for runs of several processes
     Users         users of whom any few can be made into micro-batches
@@ -60,12 +60,6 @@ class LossIsRowLocal(Protocol):
     @property
     def loss_is_row_local(self) -> bool:
         """Return whether a loss follows from parameters, buffers and a user's row: from no step, and no draw."""
-
-
-class ThroughDescent(Protocol):
-    """A model that takes its own steps, through whatever stands in its `descent` (`models/learning/learner`)."""
-
-    descent: Any  # makes each step's gradient; a private run puts its own in this place
 
 
 class UserData(Protocol):

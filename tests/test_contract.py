@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dprec.contract import AsksOfAll, MixesUsers, Model, SharesRows, ThroughDescent, UserData, offers, refuse_without
+from dprec.contract import AsksOfAll, MixesUsers, Model, SharesRows, UserData, offers, refuse_without
 from dprec.data import PoissonBatches
 from dprec.errors import UserError
 from dprec.models import Transformer
@@ -34,12 +34,12 @@ class Wrapped(nn.Module):
 def test_a_model_needs_no_base_and_may_be_wrapped() -> None:
     for model in (Plain(), Wrapped(Plain())):
         assert offers(model, Model)
-        assert not any(offers(model, part) for part in (SharesRows, AsksOfAll, MixesUsers, ThroughDescent))
+        assert not any(offers(model, part) for part in (SharesRows, AsksOfAll, MixesUsers))
 
 
 def test_the_packages_models_offer_all_that_is_asked_for() -> None:
     model = Transformer(items=20)
-    for part in (Model, SharesRows, AsksOfAll, ThroughDescent):
+    for part in (Model, SharesRows, AsksOfAll):
         assert offers(model, part)
         assert offers(Wrapped(model), part)
 

@@ -19,7 +19,7 @@ from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.models import DPFormer
-from dprec.models.learning.descent import MeanGradient
+from dprec.models.learning.mean_loss import mean_loss
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
@@ -154,7 +154,11 @@ def _work(device: str, users: int, quick: bool, private: bool = True, noise: flo
     events = torch.randint(1, items, (users, length + 1))
     batch, parameters = SequenceBatch(events[:, :-1], events[:, 1:]).to(device), trained_parameters(model.to(device))
     if private:
-        gradient: Any = PrivateGradient(Clipping(), StepNoise(GaussianNoise(), noise, users), padding_rows(model))
-    else:
-        gradient = MeanGradient()
-    return lambda: gradient(parameters, model.losses, [batch]), model
+        gradient = PrivateGradient(Clipping(), StepNoise(GaussianNoise(), noise, users), padding_rows(model))
+        return lambda: gradient(parameters, model.losses, [batch]), model
+
+    def plain() -> None:
+        model.zero_grad()
+        mean_loss(parameters, model.losses, [batch]).backward()
+
+    return plain, model

@@ -14,7 +14,7 @@ from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.models import Transformer
-from dprec.models.learning.descent import Gradient, MeanGradient
+from dprec.models.learning.mean_loss import mean_loss
 from dprec.models.networks.causal_network import CausalNetwork
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
@@ -127,10 +127,10 @@ class DprecPlain(System):
     def build(self) -> None:
         self.model: Transformer = Transformer(self.ids, self.dim, dropout=0.0, tied=self.tied, max_length=self.length)
         self.parameters, self.optimizer = dict(self.model.named_parameters()), adam(self.model)
-        self.gradient: Gradient = MeanGradient()
 
     def step(self, batch: Sequence[SequenceBatch]) -> None:
-        self.gradient(self.parameters, self.model.losses, batch)
+        self.optimizer.zero_grad()
+        mean_loss(self.parameters, self.model.losses, batch).backward()
         self.optimizer.step()
 
 
@@ -144,6 +144,10 @@ class DprecPrivate(DprecPlain):
         noise = StepNoise(GaussianNoise(), self.noise_multiplier, self.users)
         padding = padding_rows(self.model)
         self.gradient = PrivateGradient(self.clipping, noise, padding, cores=cores_for(self.model))
+
+    def step(self, batch: Sequence[SequenceBatch]) -> None:
+        self.gradient(self.parameters, self.model.losses, batch)
+        self.optimizer.step()
 
     def scale(self, norm: Tensor) -> Tensor:
         return self.clipping.scale(norm)

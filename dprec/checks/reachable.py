@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _DEEP = 3  # attributes of attributes: a subset of a data set, a collate function in another
 _MANY = 100  # entries of a list or mapping beyond which nobody looks for generators in it
-_OF_THE_RUN = ("_trainer", "descent", "_fabric")
+_OF_THE_RUN = ("_trainer", "_fabric")
 
 
 def generators(holders: Iterable[Any]) -> list[Any]:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.errors import UserError
@@ -136,7 +135,7 @@ class DPFormer(Transformer):
 
     @torch.no_grad()
     def _start_from(self, shares: np.ndarray, reach: Tensor | float = 1.0) -> None:
-        error = self.error_scale * self.descent.noise_std
+        error = self.error_scale * self.terms.noise_std
         self.network.set_error(error, reach)
         self.item_error.copy_(torch.from_numpy(error / shares))
         self.item_error[0] = 0.0  # the padding is not trained
@@ -145,7 +144,8 @@ class DPFormer(Transformer):
             table[:, -1] = centred_logs(shares).to(table)
         if self.share_rate is not None:
             of_events = torch.from_numpy(shares / shares[1:].sum())[:, None]
-            unsure = self.doubt * self.descent.noise_std / math.sqrt(self.descent.steps(self.total_steps))
+            terms = self.terms
+            unsure = self.doubt * terms.noise_std / math.sqrt(terms.steps(self.total_steps))
             self.row_divisors.copy_(of_events + unsure**2 / of_events)
 
     def configure_optimizers(self) -> Any:
@@ -157,7 +157,7 @@ class DPFormer(Transformer):
         optimizer = PlainRows(
             groups, self.learning_rate, weight_decay=self.weight_decay, table=table, divisors=lambda: self.row_divisors
         )
-        return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self._rate_factor)}
+        return self.scheduled(optimizer)
 
     def encode(self, history: Tensor, context: Tensor | None = None) -> Tensor:
         error = self.item_error[history] if self.network.attentive else None

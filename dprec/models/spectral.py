@@ -151,9 +151,9 @@ class SpectralFormer(Spectral):
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)
-        self.network.set_error(self.error_scale * self.descent.noise_std)
+        self.network.set_error(self.error_scale * self.terms.noise_std)
         self.vector_error.fill_(self.error_scale * float(self.described.error))
-        if self.descent.noise_std:
+        if self.terms.noise_std:
             self.vector_error[-1] = self.error_scale * self.described.rank**-0.5  # vectors have mean length 1
 
     def encode(self, history: Tensor) -> Tensor:

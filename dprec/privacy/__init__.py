@@ -2,9 +2,8 @@
 
     run         settings, plan, ledger, and what a checkpoint holds of them; stops before the budget is passed
     steps       the order of each step: refused, checked, recorded, noised
-    step        the gradient of one batch: clipped for each user, summed, noise added, divided. Noise is added here;
+    private_gradient  the gradient of one batch: clipped for each user, summed, noise added, divided. Noise is added here;
                 in tables that a strategy rules by `sparsity/rows/row_rules`, or later by a `NoiseSchedule`
-    descent     what stands in the model for its own descent
     periods     training period by period
     guarantee   the sentence
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dprec.accounting.release import NoisySums
+from dprec.accounting.terms import Terms
 from dprec.checks.bypass import (
     refuse_gradient_hooks,
     refuse_model,
@@ -31,7 +32,6 @@ from dprec.gradients.uses.low_precision import LOW
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cached_tensors import ResetCachedTensors
 from dprec.privacy.cores import OneCore, cores_for
-from dprec.privacy.descent import PrivateDescent
 from dprec.privacy.periods import Periods
 from dprec.privacy.private_gradient import PrivateGradient, mask_empty_histories
 from dprec.privacy.run import PrivateRun
@@ -113,7 +113,8 @@ class PrivateSteps:
         padding = padding_rows(module)
         self._gradient = PrivateGradient(run.clipping, step_noise, padding, rules, self.check, cores)
         std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, rules.gradient_noise)
-        self.descent = PrivateDescent(self.gradient, sums, std, run.steps + allowed)
+        self.last = run.steps + allowed  # the step after which the budget is spent
+        self.terms = Terms(sums, std, self.last)
         self._unchanged = Unchanged(module, rules.owing)
         self._owing = set(map(id, rules.owing.values()))
         self._before = run.steps
@@ -155,7 +156,7 @@ class PrivateSteps:
         self._loading.check(batch, drawn)
         self._drawn.begin(drawn)
         self._refuse_in_other_modes()
-        module, losses, sums = self.trained.module, self._losses, self.descent.sums
+        module, losses, sums = self.trained.module, self._losses, self.terms.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
         self._prove_equal_bits(drawn)
         self._loading.hold(batch)
@@ -203,7 +204,7 @@ class PrivateSteps:
         self.run.rules.update(optimizer)
         self.check.stepped()
         self._loading.release()
-        if self.run.steps >= self.descent.last:
+        if self.run.steps >= self.last:
             self.run.rules.settle()  # nobody who looks at the model from now on has to ask for it
             self.end()
 

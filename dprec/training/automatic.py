@@ -22,7 +22,6 @@ from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.gradients.uses.batches import before_filling
 from dprec.lightning import beside
-from dprec.privacy.descent import NoDescent
 from dprec.privacy.steps import PrivateSteps
 from dprec.training.lightning_checks import refuse_hooks, refuse_several
 from dprec.training.micro_batches import Rows
@@ -44,6 +43,7 @@ class OwnLosses:
 
     def __init__(self, module: pl.LightningModule) -> None:
         own: Any = getattr(module, "losses", None)
+        self.takes_no_step = callable(own)  # so that training_step, which would log the loss, is not called
         self._name = "losses" if callable(own) else STEP
         step: Callable[..., Any] = own if callable(own) else module.training_step
         self.__wrapped__ = getattr(step, "__func__", step)  # whose global variables are looked at
@@ -127,10 +127,16 @@ class AutomaticStep:
 
     def training_step(self, batch: list[Any], batch_idx: int = 0) -> Tensor:
         """Make the private gradient; return the mean loss of the batch's users, which is not private, 0 of nobody."""
-        steps: Any = NoDescent() if self._steps is None else self._steps
+        if self._steps is None:
+            raise UserError(
+                "a step would be taken without privacy, since Privacy was not told that training begins: leave out "
+                "callbacks that train by themselves, and let none take others out of the trainer"
+            )
         parameters = trained_parameters(self._module)
         self.losses.log_once(batch)
-        loss = steps.gradient(parameters, self.losses, batch)
+        loss = self._steps.gradient(parameters, self.losses, batch)
+        if loss is not None and self.losses.takes_no_step:
+            self._module.log("loss_not_private", loss, prog_bar=True, batch_size=1)
         self._gradients = PrivateGradients(parameters)
         return torch.tensor(loss or 0.0, device=self._module.device)
 

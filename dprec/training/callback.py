@@ -5,17 +5,17 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from dprec.accounting.terms import Terms
 from dprec.checks.loading import Loading
 from dprec.checks.switches import refuse_lacking, refuse_switches, switches_of
-from dprec.contract import AsksOfAll, Drawable, ThroughDescent, offers
+from dprec.contract import AsksOfAll, Drawable, offers
 from dprec.data.draws.continued import draw_from
 from dprec.data.draws.length import steps_of
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of, refuse_strategy
+from dprec.errors import UserError
 from dprec.lightning import Callback
-from dprec.privacy.descent import NoDescent
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, TrainingTarget
 from dprec.training.automatic import AutomaticStep
@@ -34,7 +34,7 @@ class Privacy(PrivateRun, Callback):
     those of `PrivateRun`.
     """
 
-    _automatic: AutomaticStep | None = None  # of a module whose training_step is its own
+    _automatic: AutomaticStep | None = None  # while a module trains
 
     @staticmethod
     def loader(data: Drawable, expected_batch: int | None = None, **options: Any) -> DataLoader[Any]:
@@ -51,10 +51,7 @@ class Privacy(PrivateRun, Callback):
             refuse_tuners(trainer)
             refuse_strategy(trainer)
             leave_to_the_step(trainer)
-            if offers(pl_module, ThroughDescent):
-                pl_module.descent = NoDescent()
-            else:
-                self._automatic = AutomaticStep(pl_module)
+            self._automatic = AutomaticStep(pl_module)
             others = [each for each in trainer.callbacks if each is not self]  # type: ignore[attr-defined]
             trainer.callbacks = [self, *others]  # type: ignore[attr-defined]
 
@@ -63,11 +60,9 @@ class Privacy(PrivateRun, Callback):
         refuse_lacking(pl_module, trainer.precision)
         if self.rules.defer:
             refuse_averaging(trainer)
-        automatic = self._automatic
-        if automatic is not None:
-            refuse_module(trainer, pl_module)
-        total: int = pl_module.total_steps if automatic is None else steps_of(trainer)
-        loader = trainer.train_dataloader
+        refuse_module(trainer, pl_module)
+        automatic: Any = self._automatic
+        total, loader = steps_of(trainer), trainer.train_dataloader
         releases = tuple(pl_module.releases) if offers(pl_module, AsksOfAll) else ()
         self.plan(getattr(loader, "batch_sampler", None), total, releases)
         self.coarse |= "bf16" in str(trainer.precision)
@@ -77,29 +72,30 @@ class Privacy(PrivateRun, Callback):
             batch = pl_module._on_before_batch_transfer(batch, dataloader_idx=0)
             return trainer.strategy.batch_to_device(batch, dataloader_idx=0)
 
-        losses = pl_module.losses if automatic is None else automatic.losses
-        trained = TrainingTarget(pl_module, losses, pl_module.optimizers(use_pl_optimizer=False))
+        trained = TrainingTarget(pl_module, automatic.losses, pl_module.optimizers(use_pl_optimizer=False))
         loading = Loading(loader, self.sampling.unit, [pl_module], transfer)
         ranks = ranks_of(trainer)
         begin_alike(pl_module, ranks)
         self._steps = PrivateSteps(self, trained, loading, trainer.global_step, total, ranks)
-        if automatic is None:
-            pl_module.descent = self._steps.descent
-            return
         automatic.begin(self._steps)
-        trainer.fit_loop.epoch_loop.max_steps = self._steps.descent.steps(total)
+        trainer.fit_loop.epoch_loop.max_steps = self.terms.steps(total)
         draw_from(trainer, trainer.global_step)
+
+    @property
+    def terms(self) -> Terms:
+        """What a model may ask of this run, from the start of training on."""
+        if not hasattr(self, "_steps"):
+            raise UserError(
+                "training asks for the terms of a private run before Privacy was told that it begins: leave out "
+                "callbacks that train by themselves, and let none take others out of the trainer"
+            )
+        return self._steps.terms
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         refuse_overtaking(trainer, self)
         if self._automatic is not None:
             self._automatic.coming(batch_idx)
         self._steps.draw(batch)
-
-    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: Optimizer) -> None:
-        """Let no parameter move by a gradient that was not made private."""
-        if self._automatic is None:  # which releases after all hooks
-            self._steps.release(optimizer)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

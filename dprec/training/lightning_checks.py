@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from dprec.errors import UserError
 from dprec.lightning import kinds
-from dprec.training.script_checks import refuse_asking, refuse_optimizer
+from dprec.training.script_checks import refuse_optimizer
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -59,7 +59,6 @@ def refuse_module(trainer: pl.Trainer, module: pl.LightningModule) -> None:
     if len(optimizers) != 1:
         raise _count(len(optimizers))
     refuse_optimizer(module, optimizers[0])
-    refuse_asking(module)
     if any(isinstance(each.scheduler, ReduceLROnPlateau) for each in trainer.lr_scheduler_configs):
         raise UserError(
             "ReduceLROnPlateau follows a metric, which is not private: use a schedule of the step's number, such as "

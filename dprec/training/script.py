@@ -158,7 +158,7 @@ class Training:
     def passes(self) -> Iterator[Iterator[list[Any]]]:
         """Yield, for each pass over the data that is left, its batches: for what a script does once an epoch."""
         steps = self._begin()
-        while self.run.steps < steps.descent.last:
+        while self.run.steps < steps.last:
             yield self._pass(steps)
 
     def step(self, batch: list[Any]) -> float | None:
@@ -253,7 +253,7 @@ class Training:
         self._order.refuse_skipped()
         self._batches.step = self.run.steps  # a loader may have drawn ahead of what was trained on
         batches: Iterator[Any] | None = None
-        while self.run.steps < steps.descent.last:
+        while self.run.steps < steps.last:
             with self._order.drawing():
                 batches = iter(self.loader) if batches is None else batches
                 if (drawn := next(batches, _END)) is _END:

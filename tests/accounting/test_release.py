@@ -175,7 +175,7 @@ class AsksUnplanned(Spectral):
 
     def on_train_start(self) -> None:
         super().on_train_start()
-        self.prepare(data(), self.descent.sums)
+        self.prepare(data(), self.terms.sums)
 
 
 def test_exact_sums_are_never_given_to_a_private_run() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 from torch.optim import LBFGS, SGD
-from torch.optim.lr_scheduler import ConstantLR, ExponentialLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.checkpoint import checkpoint
 
 from dprec import private
@@ -24,11 +24,6 @@ def plateau(model: Bag) -> Any:
     optimizer = SGD(model.parameters(), lr=0.1)
     schedule = {"scheduler": ReduceLROnPlateau(optimizer), "monitor": "loss_not_private"}
     return {"optimizer": optimizer, "lr_scheduler": schedule}
-
-
-def two_schedules(model: Bag) -> Any:
-    optimizer = SGD(model.parameters(), lr=0.1)
-    return [optimizer], [ConstantLR(optimizer), ExponentialLR(optimizer, 0.9)]
 
 
 class Ascends(SGD):
@@ -46,7 +41,6 @@ class Ascends(SGD):
         (lambda model: Ascends(model.parameters(), lr=0.1), "Ascends asks for the loss several times"),
         (lambda model: [SGD(part.parameters(), lr=0.1) for part in (model.table, model.out)], "returns 2 optimizers"),
         (lambda model: None, "returns 0 optimizers"),
-        (two_schedules, "returns 2 schedules"),
     ],
 )
 def test_optimizers_that_cannot_step_are_refused_in_one_line(configure: Any, said: str) -> None:

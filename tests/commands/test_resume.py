@@ -34,14 +34,11 @@ class Killed(Exception):
 
 
 def fit_and_die(at_step: int, args: list[str]) -> None:
-    step = Learner.training_step
-
-    def die(self: Learner, batch: list, batch_idx: int) -> None:
+    def die(self: Learner) -> None:
         if self.trainer.global_step == at_step:
             raise Killed
-        step(self, batch, batch_idx)
 
-    with mock.patch.object(Learner, "training_step", die), pytest.raises(Killed):
+    with mock.patch.object(Learner, "on_after_backward", die), pytest.raises(Killed):
         fit(args)
 
 
@@ -226,13 +223,12 @@ def test_a_finished_run_is_left_alone(trained: Path, capsys: pytest.CaptureFixtu
 
 def test_one_process_at_a_time(recipe: Path, interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """New or resumed, a run that is being trained is left to the one that trains it."""
-    step, answers = Learner.training_step, []
+    answers = []
 
-    def resumed_at_once(self: Learner, batch: list, batch_idx: int) -> None:
+    def resumed_at_once(self: Learner) -> None:
         answers.append(fit(["--resume", Path(self.trainer.default_root_dir).name]))
-        step(self, batch, batch_idx)
 
-    with mock.patch.object(Learner, "training_step", resumed_at_once):
+    with mock.patch.object(Learner, "on_after_backward", resumed_at_once):
         assert fit(["--resume", "run"]) == 0
         assert fit([str(recipe), "--out", "new", "--trainer.max_steps", "3"]) == 0
     assert answers == [2] * (20 + 3)
@@ -326,13 +322,12 @@ SIGNALLED = """
 import os, signal, sys
 from dprec.fit import main
 from dprec.models import Learner
-step, number, times = Learner.training_step, signal.Signals[sys.argv[1]], int(sys.argv[2])
-def signalled(self, batch, batch_idx):
-    step(self, batch, batch_idx)
-    if self.trainer.global_step == 3:
+number, times = signal.Signals[sys.argv[1]], int(sys.argv[2])
+def signalled(self):
+    if self.trainer.global_step == 2:
         for _ in range(times):
             os.kill(os.getpid(), number)
-Learner.training_step = signalled
+Learner.on_after_backward = signalled
 sys.exit(main(sys.argv[3:]))
 """
 
@@ -340,14 +335,11 @@ sys.exit(main(sys.argv[3:]))
 def test_ctrl_c_promises_no_more_than_is_saved(
     recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Learner.training_step
-
-    def interrupted_step(self: Learner, batch: object, batch_idx: int) -> None:
-        step(self, batch, batch_idx)
+    def interrupted_step(self: Learner, *_: object) -> None:
         if self.trainer.global_step == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Learner, "training_step", interrupted_step)
+    monkeypatch.setattr(Learner, "on_train_batch_end", interrupted_step)
     for every, says in (
         (50, "nothing is saved before the first checkpoint (checkpoint_every is 50): begin again with: "),
         (2, "continue with: "),

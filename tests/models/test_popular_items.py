@@ -16,9 +16,8 @@ from dprec.data.draws.batch import RankingBatch
 from dprec.errors import UserError
 from dprec.models import DPFormer
 from dprec.models.items import shares as item_shares
-from dprec.models.learning.descent import PlainDescent
 from dprec.models.learning.optimizers import PlainRows
-from tests.quiet import SaveAt, trainer
+from tests.quiet import SaveAt, trainer, with_noise
 
 BATCH, SIGMA, NORM, STEPS = 30, 2.0, 0.5, 4
 
@@ -103,8 +102,7 @@ def test_rows_take_steps_by_their_shares() -> None:
     """π / (π² + c²) times the gradient, with c from σ, the steps and `doubt`; all other parameters take Adam's."""
     module = data()
     model = made(module, share_rate=0.3, doubt=5.0, final_rate=1.0, warmup=0.0)
-    model.descent = PlainDescent(noise_std=0.01)
-    model.trainer = trainer(max_steps=STEPS)
+    with_noise(model, 0.01, max_steps=STEPS)
     model.prepare(module, ExactSums())
     read = [set(module.training.of(user)[-9:].tolist()) for user in range(module.users)]  # of users with two events
     met = np.array([sum(item in each for each in read if len(each) > 1) for item in range(module.items)])

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from dprec.accounting.release import ExactSums
 from dprec.data import Sequences
 from dprec.models import DPFormer
-from dprec.models.learning.descent import PlainDescent
 from dprec.models.networks import reattention
 from dprec.training.callback import Privacy
 from tests.models.zoo import ITEMS, batch_of, dpformer, transformer
 from tests.privacy.support import BATCH, data, fit
+from tests.quiet import with_noise
 
 DRAWS = 1_000_000
 VARIANCE, ERROR = torch.tensor(0.3), torch.tensor(0.2)
@@ -258,7 +258,7 @@ def test_errors_follow_from_what_is_read() -> None:
     """p counts each user's last six items, which a step reads, not the whole history; likewise of positions."""
     module, length = data(synthetic_users=500), 5
     model = DPFormer(module.items, dim=8, max_length=length, blocks=1)
-    model.descent = PlainDescent(noise_std=0.01)
+    with_noise(model, 0.01)
     model.prepare(module, ExactSums())
     read = [module.training.of(user).tolist()[-length - 1 :] for user in range(module.training.users)]
     read = [items for items in read if len(items) > 1]

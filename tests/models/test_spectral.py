@@ -18,9 +18,9 @@ from dprec.models.items import described
 from dprec.models.items.described import item_counts, pair_weights
 from dprec.models.items.discriminant import COUNT, LATE, DiscriminantItems, _shrunk, discriminant, histories_before
 from dprec.models.items.spectral import spectral_vectors
-from dprec.models.learning.descent import PlainDescent
 from dprec.models.networks.causal_network import CausalNetwork
 from tests.privacy.support import data, trainer
+from tests.quiet import with_noise
 
 
 def histories(users: int = 9, items: int = 7) -> Histories:
@@ -85,7 +85,7 @@ def test_the_former_starts_as_the_spectral_recommender() -> None:
     module = data()
     options: dict[str, Any] = {"top": 8, "rank": 4, "recent": 3, "max_length": 9}
     former, plain = SpectralFormer(module.items, **options), Spectral(module.items, **options)
-    former.descent = PlainDescent(noise_std=0.01)
+    with_noise(former, 0.01)
     for model in (former, plain):
         model.prepare(module, ExactSums())
     history = torch.tensor([[3, 4, 5, 0, 0], [6, 0, 0, 0, 0]])
@@ -99,7 +99,7 @@ def test_the_former_knows_no_errors_without_noise_or_with_scale_0() -> None:
     module = data()
     for scale, noise in ((1.0, 0.0), (0.0, 0.01)):
         model = SpectralFormer(module.items, top=8, rank=4, max_length=9, error_scale=scale)
-        model.descent = PlainDescent(noise_std=noise)
+        with_noise(model, noise)
         model.prepare(module, ExactSums())
         torch.nn.init.ones_(model.network.last_norm.weight)
         history = torch.tensor([[3, 4, 5]])

@@ -78,7 +78,7 @@ class Learns(Learner):
         self.network = Sorter().network
 
     def losses(self, batch: Any) -> Tensor:
-        return F.cross_entropy(self.network(batch.content[0]), batch.content[1], reduction="none")
+        return F.cross_entropy(self.network(batch[0]), batch[1], reduction="none")
 
     configure_optimizers = Sorter.configure_optimizers
 

@@ -1,7 +1,6 @@
-"""The base of every model: one loss per user or record for training, and one optimizer step per batch.
+"""The base of every model: an ordinary LightningModule, with one loss per user or record for training.
 
-A model has no privacy code. It trains through its `descent`, which is the plain one by default; the `Privacy` callback
-replaces it by the private one.
+A model has no privacy code. The `Privacy` callback makes each step's gradient from the same `losses`.
 """
 
 from __future__ import annotations
@@ -11,9 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from dprec.accounting.release import ExactSums, Release
+from dprec.accounting.terms import Terms, terms_of
 from dprec.data.draws.continued import draw_from
 from dprec.data.draws.length import steps_of
 from dprec.distributed.ranks import deal
@@ -23,7 +24,7 @@ from dprec.gradients.parameters import trained_parameters
 from dprec.lightning import LightningModule
 from dprec.metrics.metric import Metric
 from dprec.models.learning import optimizers
-from dprec.models.learning.descent import Descent, MeanGradient, PlainDescent
+from dprec.models.learning.mean_loss import mean_loss
 from dprec_kernels.file_tensor import in_file
 
 
@@ -61,7 +62,6 @@ class Learner(LightningModule):
         refuse_unless(0 <= warmup <= 1, "warmup", warmup, "a number from 0 to 1")
         refuse_unless(0 <= final_rate <= 1, "final_rate", final_rate, "a number from 0 to 1")
         refuse_unless(0 <= momentum < 1, "momentum", momentum, "0 or more, below 1")
-        self.automatic_optimization = False  # one step is one batch of users, in any number of micro-batches
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.warmup = warmup
@@ -69,7 +69,6 @@ class Learner(LightningModule):
         self.optimizer = optimizer
         self.momentum = momentum
         self.memory_map = memory_map
-        self.descent: Descent = PlainDescent()
 
     @abstractmethod
     def losses(self, batch: Any) -> Tensor:
@@ -79,17 +78,17 @@ class Learner(LightningModule):
     def measure(self, batch: Any) -> None:
         """Add one held-out batch to `metrics`."""
 
-    def training_step(self, batch: Sequence[Any], batch_idx: int) -> None:
-        """Take one optimizer step on one batch of users, given in micro-batches; an empty batch is a step too."""
-        parameters = trained_parameters(self)
-        loss = self.descent.gradient(parameters, self.losses, batch)
-        optimizer: Any = self.optimizers()
-        optimizer.step()
-        schedule: Any = self.lr_schedulers()
-        if schedule is not None:
-            schedule.step()
-        if loss is not None:
-            self.log("loss_not_private", loss, prog_bar=True, batch_size=1)
+    def training_step(self, batch: Sequence[Any], batch_idx: int) -> Tensor:
+        """Return the mean loss of one step's users, given in micro-batches; an empty batch is a step too."""
+        loss = mean_loss(trained_parameters(self), self.losses, batch, ranks_of(self.trainer))
+        if batch:
+            self.log("loss_not_private", loss.detach(), prog_bar=True, batch_size=1)
+        return loss
+
+    @property
+    def terms(self) -> Terms:
+        """What the run that trains this model gives it: sums over all data, and how much noise a step has."""
+        return terms_of(self._trainer)
 
     def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
         """The tables and ids of rows that all users of the next step look up, such as shared negatives.
@@ -130,26 +129,31 @@ class Learner(LightningModule):
         leave_to_the_step(self.trainer)
 
     def on_train_start(self) -> None:
-        """Make Lightning stop at the planned number of steps, also inside an epoch."""
-        ranks = ranks_of(self.trainer)
-        if ranks.size > 1 and isinstance(self.descent, PlainDescent):
-            self.descent = PlainDescent(MeanGradient(ranks))
-            deal(getattr(self.trainer.train_dataloader, "batch_sampler", None), ranks)
+        """Ask for the sums over all data. Without privacy, stop at the planned step, also inside an epoch."""
+        ranks, terms = ranks_of(self.trainer), self.terms
         if self.memory_map is not None and not any(map(in_file, self.parameters())):
             raise UserError(
                 f"model.memory_map is {self.memory_map}, but no table of {type(self).__name__} on {self.device} is in "
                 "a file: train on the CPU, make tables with "
                 "dprec.models.items.tables.new_table, or leave it out"
             )
-        optimizers.refuse_unsteppable(self.optimizers(use_pl_optimizer=False), self.lr_schedulers())
-        self.trainer.fit_loop.epoch_loop.max_steps = self.descent.steps(self.total_steps)
-        draw_from(self.trainer, self.global_step)  # a resumed run continues the draws, if they are repeatable
+        if terms.last is None:
+            deal(getattr(self.trainer.train_dataloader, "batch_sampler", None), ranks)
+            self.trainer.fit_loop.epoch_loop.max_steps = self.total_steps
+            draw_from(self.trainer, self.global_step)  # a resumed run continues the draws, if they are repeatable
         if self.releases and self.global_step == 0:
             data: Any = getattr(self.trainer, "datamodule", None)
             if data is None:
                 raise UserError(f"{type(self).__name__} sums over all data before training: fit it with a datamodule")
-            self.prepare(data, self.descent.sums)
+            self.prepare(data, terms.sums)
         begin_alike(self, ranks)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Count the steps of a run that was begun before models left them to Lightning, which counts its own."""
+        loops = checkpoint.get("loops", {}).get("fit_loop", {})
+        by_hand = loops.get("epoch_loop.manual_optimization.optim_step_progress")
+        if by_hand is not None and by_hand["total"]["completed"]:
+            loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"] = by_hand
 
     @property
     def total_steps(self) -> int:
@@ -163,9 +167,16 @@ class Learner(LightningModule):
             self.learning_rate,
             self.weight_decay,
             self.momentum,
-            noise_std=lambda: self.descent.noise_std,
+            noise_std=lambda: self.terms.noise_std,
         )
-        return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, self._rate_factor)}
+        return self.scheduled(optimizer)
+
+    def scheduled(self, optimizer: Optimizer) -> Any:
+        """Return what `configure_optimizers` does, of an optimizer whose rate rises and falls from step to step."""
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": LambdaLR(optimizer, self._rate_factor), "interval": "step"},
+        }
 
     def _rate_factor(self, step: int) -> float:
         total = self.total_steps

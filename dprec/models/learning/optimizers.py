@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -10,10 +9,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from dprec.errors import UserError
-from dprec.lightning import kinds
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.paths import lies_plainly, on_card
@@ -186,33 +183,6 @@ class PlainRows(Adam):
 
 
 KINDS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": Adam, "adam_bc": AdamBC, "adamw": AdamW, "sgd": SGD}
-
-
-def refuse_unsteppable(optimizers: Any, schedules: Any) -> None:
-    """Refuse optimizers of `configure_optimizers` that cannot step once a batch, from only the batch's gradient."""
-    none = kinds("core.optimizer._MockOptimizer")  # where configure_optimizers returns None
-    if not isinstance(optimizers, torch.optim.Optimizer) or isinstance(optimizers, none):
-        count = len(optimizers) if isinstance(optimizers, (list, tuple)) else 0
-        raise UserError(
-            f"configure_optimizers returns {count} optimizers, but a step uses one: return one, with parameter "
-            "groups for what differs"
-        )
-    closure = inspect.signature(type(optimizers).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise UserError(
-            f"{type(optimizers).__name__} asks for the loss several times a step, but a step has one gradient: use "
-            "another optimizer"
-        )
-    if isinstance(schedules, (list, tuple)) and schedules:
-        raise UserError(
-            f"configure_optimizers returns {len(schedules)} schedules: return one, such as "
-            "torch.optim.lr_scheduler.SequentialLR or ChainedScheduler of them"
-        )
-    if isinstance(schedules, ReduceLROnPlateau):
-        raise UserError(
-            "ReduceLROnPlateau follows a metric, which is not private and unknown at a step: use a schedule of the "
-            "step's number, such as torch.optim.lr_scheduler.LambdaLR, or the base class's learning_rate and warmup"
-        )
 
 
 def make(
