@@ -144,12 +144,3 @@ def refuse_other_gradients(model: Any, optimizer: Optimizer, private: Collection
             f"{type(model).__name__}: the optimizer moves a parameter whose gradient is not private: make it "
             "an nn.Parameter of the model, and do not change requires_grad in losses(batch)"
         )
-
-
-def refuse_own_step(model: Any, taken: int) -> None:
-    """Refuse a training step that did not ask for the private gradient exactly once."""
-    if taken != 1:
-        what = "took a step without the private gradient" if not taken else f"asked for it {taken} times in a step"
-        raise UserError(
-            f"{type(model).__name__}.training_step {what}: do not override training_step, write losses(batch)"
-        )

@@ -1,11 +1,11 @@
 """A private run: its plan, its steps on a model, its sentence. `dprec.training` has who drives it.
 
-    run         settings, plan, ledger, and what a checkpoint holds of them; stops before the budget is passed
-    steps       the order of each step: refused, checked, recorded, noised
-    private_gradient  the gradient of one batch: clipped for each user, summed, noise added, divided. Noise is added here;
-                in tables that a strategy rules by `sparsity/rows/row_rules`, or later by a `NoiseSchedule`
-    periods     training period by period
-    guarantee   the sentence
+    run                settings, plan, ledger, and what a checkpoint holds of them; stops before the budget is passed
+    steps              the order of each step: refused, checked, recorded, noised
+    private_gradient   the gradient of one batch: clipped for each user, summed, noise added, divided. Noise is added
+                       here; in tables of a strategy by `sparsity/rows/row_rules`, or later by a `NoiseSchedule`
+    periods            training period by period
+    guarantee          the sentence
 
 A run's ε is given; `accounting/plan` decides σ and δ for it, from the law of the draws. What ε has been spent is in
 `accounting/ledger`, computed by `accounting/composition`.

@@ -17,7 +17,6 @@ from dprec.checks.bypass import (
     refuse_gradient_hooks,
     refuse_model,
     refuse_other_gradients,
-    refuse_own_step,
     refuse_shared_memory,
 )
 from dprec.checks.loading import Loading
@@ -117,7 +116,6 @@ class PrivateSteps:
         self.terms = Terms(sums, std, self.last)
         self._unchanged = Unchanged(module, rules.owing)
         self._owing = set(map(id, rules.owing.values()))
-        self._before = run.steps
         self._compared = False  # whether users were computed in two companies
         self._modes: list[bool] = []  # in which of them the model's parts were looked at
 
@@ -149,7 +147,6 @@ class PrivateSteps:
 
         `seen` is the model's `quick_state` of just before, where the caller has looked at it.
         """
-        self._before = self.run.steps
         self._refuse_changed_gradients()
         self.run.sampling.refuse_changed(self._loading.sampler)
         drawn: Sequence[int] = self._loading.drawn(self.run.steps)
@@ -196,7 +193,6 @@ class PrivateSteps:
 
     def release(self, optimizer: Optimizer) -> None:
         """Let the optimizer step, by nothing but the gradient that was made private."""
-        self.refuse_own_step()
         self._refuse_changed_gradients()
         refuse_other_gradients(self.trained.module, optimizer, self._gradient.filled)
         self._unchanged.end()
@@ -226,7 +222,3 @@ class PrivateSteps:
         """Refuse what would make other gradients than those that are bounded."""
         refuse_less()
         refuse_gradient_hooks(self.trained.module)
-
-    def refuse_own_step(self) -> None:
-        """Refuse a step that did not ask for the private gradient exactly once."""
-        refuse_own_step(self.trained.module, self.run.steps - self._before)

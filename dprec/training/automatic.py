@@ -1,9 +1,8 @@
 """Any LightningModule: Lightning's automatic optimization, with the private gradient where the loss's would be.
 
-Lightning's loop is `training_step`, zero_grad, `backward`, hooks, gradient clipping, and the optimizer's step. While a
-private run lasts, the module has other methods for these: `training_step` makes the private gradient from what the
-module's own returns for each user, `backward` puts it back, and the place of gradient clipping, which comes last,
-refuses what was changed and lets the optimizer go on.
+Lightning calls the optimizer's step with a closure: `training_step`, zero_grad, `backward`, hooks. While a private run
+lasts, the first makes the private gradient from what the module's own returns for each user, `backward` puts it back,
+and after the closure nothing but this gradient may move the model.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from dprec.checks.switches import refuse_switches, switches_of
 from dprec.errors import UserError
@@ -23,16 +21,15 @@ from dprec.gradients.parameters import trained_parameters
 from dprec.gradients.uses.batches import before_filling
 from dprec.lightning import beside
 from dprec.privacy.steps import PrivateSteps
-from dprec.training.lightning_checks import refuse_hooks, refuse_several
+from dprec.training.lightning_checks import refuse_hooks
 from dprec.training.micro_batches import Rows
 from dprec.training.script_checks import densify
-from dprec.training.step_order import PrivateGradients
+from dprec.training.step_order import PrivateGradients, StepOrder
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
 
 STEP = "training_step"
-IN_ITS_PLACE = (STEP, "configure_optimizers", "backward", "configure_gradient_clipping")
 
 
 class OwnLosses:
@@ -92,77 +89,74 @@ class OwnLosses:
 
 
 class AutomaticStep:
-    """Stands in a module for its `training_step` and for what Lightning does with its loss."""
+    """Stands where Lightning's strategy calls `training_step` and `backward`; the module stays as it is."""
 
-    def __init__(self, module: pl.LightningModule) -> None:
+    def __init__(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         refuse_hooks(module)
-        self._module = module
+        self._trainer, self._module = trainer, module
         self.losses = OwnLosses(module)
-        self._own_optimizers = module.configure_optimizers
         self._steps: PrivateSteps | None = None
-        self._gradients: PrivateGradients | None = None
-        for name in IN_ITS_PLACE:
-            module.__dict__[name] = getattr(self, name)
-
-    def __deepcopy__(self, memo: Any) -> AutomaticStep:
-        return self  # averaged copies of the module do not train
+        self._order: StepOrder | None = None
+        strategy: Any = trainer.strategy
+        strategy.training_step, strategy.backward = self._training_step, self._backward
 
     def begin(self, steps: PrivateSteps) -> None:
+        """Take the steps of this run from now on."""
         self._steps = steps
+        self._order = StepOrder(steps.trained.optimizer, self._release, steps.agree, by_closure=True)
 
     def leave(self) -> None:
-        """Give the module its own methods back."""
-        for name in IN_ITS_PLACE:
-            self._module.__dict__.pop(name, None)
+        """Let Lightning call the module, and the optimizer step by any gradient, again."""
+        for name in ("training_step", "backward"):
+            vars(self._trainer.strategy).pop(name, None)
+        if self._order is not None:
+            self._order.end()
 
-    def coming(self, batch_idx: int) -> None:
+    def draw(self, batch: list[Any], batch_idx: int) -> None:
         """Hear that a batch is drawn."""
-        refuse_switches(switches_of(self._module.trainer))  # a callback may have changed one
+        steps, order = self._begun()
+        refuse_switches(switches_of(self._trainer))  # a callback may have changed one
         self.losses.number(batch_idx)
+        steps.draw(batch)
+        order.drawn(batch)
 
-    def configure_optimizers(self) -> Any:
-        made: Any = self._own_optimizers()
-        refuse_several(made)
-        return made
+    def end(self) -> None:
+        """Refuse a batch whose gradient the optimizer did not take."""
+        self._begun()[1].refuse_skipped()
 
-    def training_step(self, batch: list[Any], batch_idx: int = 0) -> Tensor:
+    def _training_step(self, batch: list[Any], *_: Any) -> Tensor:
         """Make the private gradient; return the mean loss of the batch's users, which is not private, 0 of nobody."""
-        if self._steps is None:
+        steps, order = self._begun()
+        order.filling()
+        parameters = trained_parameters(self._module)
+        self.losses.log_once(batch)
+        with self._trainer.precision_plugin.train_step_context():
+            loss = steps.gradient(parameters, self.losses, batch)
+        if loss is not None and self.losses.takes_no_step:
+            self._module.log("loss_not_private", loss, prog_bar=True, batch_size=1)
+        order.filled(PrivateGradients(parameters))
+        return torch.tensor(loss or 0.0, device=self._module.device)
+
+    def _backward(self, loss: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Put the gradient back, which Lightning's zero_grad took away, between the hooks of a backward pass."""
+        plugin: Any = self._trainer.precision_plugin
+        plugin.pre_backward(loss, self._module)
+        self._begun()[1].put_back()
+        plugin.post_backward(loss, self._module)
+        return loss
+
+    def _release(self) -> None:
+        steps, _ = self._begun()
+        steps.release(steps.trained.optimizer)
+        densify(steps.trained.optimizer, trained_parameters(self._module).values())
+
+    def _begun(self) -> tuple[PrivateSteps, StepOrder]:
+        if self._steps is None or self._order is None:
             raise UserError(
                 "a step would be taken without privacy, since Privacy was not told that training begins: leave out "
                 "callbacks that train by themselves, and let none take others out of the trainer"
             )
-        parameters = trained_parameters(self._module)
-        self.losses.log_once(batch)
-        loss = self._steps.gradient(parameters, self.losses, batch)
-        if loss is not None and self.losses.takes_no_step:
-            self._module.log("loss_not_private", loss, prog_bar=True, batch_size=1)
-        self._gradients = PrivateGradients(parameters)
-        return torch.tensor(loss or 0.0, device=self._module.device)
-
-    def backward(self, *_: Any, **__: Any) -> None:
-        if self._gradients is not None:
-            self._gradients.put_back()
-
-    def configure_gradient_clipping(self, optimizer: Optimizer, *_: Any, **__: Any) -> None:
-        """Let the optimizer step by the private gradient. Nothing of Lightning's comes between this and its step."""
-        if self._gradients is None or self._steps is None:
-            raise UserError(
-                f"{type(self._module).__name__}: the optimizer would step without a private gradient: let Lightning "
-                "call training_step and the optimizer, once for each batch"
-            )
-        self._gradients.refuse_changed("between training_step and the optimizer's step")
-        self._gradients = None
-        self._steps.release(optimizer)
-        densify(optimizer, trained_parameters(self._module).values())
-
-    def refuse_unstepped(self) -> None:
-        """Refuse a batch whose gradient the optimizer did not take."""
-        if self._gradients is not None:
-            raise UserError(
-                f"{type(self._module).__name__}: the optimizer did not step with a batch's private gradient: let "
-                "optimizer_step call optimizer.step(closure=optimizer_closure) for each batch"
-            )
+        return self._steps, self._order
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class Privacy(PrivateRun, Callback):
             refuse_tuners(trainer)
             refuse_strategy(trainer)
             leave_to_the_step(trainer)
-            self._automatic = AutomaticStep(pl_module)
+            self._automatic = AutomaticStep(trainer, pl_module)
             others = [each for each in trainer.callbacks if each is not self]  # type: ignore[attr-defined]
             trainer.callbacks = [self, *others]  # type: ignore[attr-defined]
 
@@ -94,16 +94,13 @@ class Privacy(PrivateRun, Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         refuse_overtaking(trainer, self)
         if self._automatic is not None:
-            self._automatic.coming(batch_idx)
-        self._steps.draw(batch)
+            self._automatic.draw(batch, batch_idx)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._automatic is not None:
-            self._automatic.refuse_unstepped()
-        self._steps.refuse_own_step()
-        self._steps.agree()
+            self._automatic.end()
 
     def on_validation_start(self, *_: Any) -> None:
         self.rules.settle()

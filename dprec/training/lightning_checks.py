@@ -37,27 +37,15 @@ def refuse_hooks(module: pl.LightningModule) -> None:
         raise UserError(f"{name}.training_step takes the loader's iterator: let it take the batch")
 
 
-def refuse_several(made: Any) -> None:
-    """Refuse more than one optimizer, in whatever form `configure_optimizers` returns them."""
-    if isinstance(made, (list, tuple)):
-        each = made[0] if len(made) == 2 and isinstance(made[0], (list, tuple)) else made
-        if len(each) > 1:
-            raise _count(len(each))
-
-
-def _count(optimizers: int) -> UserError:
-    return UserError(
-        f"configure_optimizers returns {optimizers} optimizers, but a step uses one: return one, with parameter groups "
-        "for what differs"
-    )
-
-
 def refuse_module(trainer: pl.Trainer, module: pl.LightningModule) -> None:
     """Refuse what a trainer has made of a module: its optimizer, schedules, loader, and who moves batches."""
     none = kinds("core.optimizer._MockOptimizer")  # where configure_optimizers returns None
     optimizers: list[Any] = [each for each in trainer.optimizers if not isinstance(each, none)]
     if len(optimizers) != 1:
-        raise _count(len(optimizers))
+        raise UserError(
+            f"configure_optimizers returns {len(optimizers)} optimizers, but a step uses one: return one, with "
+            "parameter groups for what differs"
+        )
     refuse_optimizer(module, optimizers[0])
     if any(isinstance(each.scheduler, ReduceLROnPlateau) for each in trainer.lr_scheduler_configs):
         raise UserError(

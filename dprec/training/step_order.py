@@ -1,4 +1,4 @@
-"""The order of a script's steps: a batch is drawn, its gradient is made, the optimizer steps by it, then the next.
+"""The order of a run's steps: a batch is drawn, its gradient is made, the optimizer steps by it, then the next.
 
 The optimizer tells of its own steps by hooks. Whoever goes past this order is told so in one line.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,14 +22,27 @@ Phase = Literal["idle", "lost", "drawn", "filled", "stepping"]
 
 
 class StepOrder:
-    """Where a script stands in its step. `release` is called before the optimizer moves anything, `moved` after."""
+    """Where a script, or Lightning, stands in its step.
 
-    def __init__(self, optimizer: Optimizer, release: Callable[[], None], moved: Callable[[], None]) -> None:
+    Args:
+        optimizer: takes the steps.
+        release: is called before the optimizer moves anything.
+        moved: is called after.
+        by_closure: whether the optimizer's closure makes the gradient, as in Lightning's automatic optimization.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        release: Callable[[], None],
+        moved: Callable[[], None],
+        by_closure: bool = False,
+    ) -> None:
         self.phase: Phase = "idle"
         self.left: list[Any] | None = None  # the batch last drawn
         self._lost = ""  # the error that ended a draw
         self._optimizer: Any = optimizer
-        self._release, self._moved = release, moved
+        self._release, self._moved, self._by_closure = release, moved, by_closure
         self._gradients: PrivateGradients | None = None
         self._depth = 0  # of optimizers' steps within steps
         for handle in getattr(optimizer, "_dprec_hooks", ()):  # a training before this one, which is over
@@ -38,6 +52,11 @@ class StepOrder:
             optimizer.register_step_post_hook(self._after_step),
         )
         vars(optimizer)["_dprec_hooks"] = self._hooks
+
+    def end(self) -> None:
+        """Let the optimizer step as it likes again."""
+        for handle in self._hooks:
+            handle.remove()
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
@@ -55,7 +74,7 @@ class StepOrder:
     def filling(self) -> None:
         """Hear that a gradient is asked for."""
         if self.phase == "filled":
-            raise UserError("training.backward(batch) was called twice for a batch: let optimizer.step() follow it")
+            raise UserError("a batch's gradient is made twice: let one optimizer.step() follow each")
         self.refuse_lost()
         if self.phase == "idle":
             raise UserError(
@@ -69,17 +88,22 @@ class StepOrder:
         """Hear that the gradient is made."""
         self._gradients, self.phase = gradients, "filled"
 
+    def put_back(self) -> None:
+        """Give every parameter its gradient again, after a zero_grad that took it away."""
+        if self._gradients is not None:
+            self._gradients.put_back()
+
     def refuse_skipped(self) -> None:
         """Refuse to go on after a batch whose step was not taken, or not to its end."""
         if self.phase == "drawn":
             raise UserError(
-                "a batch was drawn and no step was taken with it: skipping one tells who is in it; call "
-                "training.step(batch) for each batch, also for an empty one"
+                "a batch was drawn and no step was taken with it: skipping one tells who is in it; take a step, such "
+                "as training.step(batch), for each batch, also for an empty one"
             )
         if self.phase == "filled":
             raise UserError(
-                "training.backward(batch) was not followed by optimizer.step(): a step is one batch; for larger ones "
-                "raise expected_batch, and bound memory by max_users"
+                "a batch's gradient was not followed by optimizer.step(): a step is one batch; for larger ones raise "
+                "expected_batch, and bound memory by max_users"
             )
         self.refuse_lost()
         if self.phase == "stepping":
@@ -96,26 +120,45 @@ class StepOrder:
                 "as by max_users where memory ends, and begin anew or go on from what was saved before"
             )
 
-    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._depth += 1
         if self._depth > 1:  # an optimizer whose step is another's and more
-            return
-        try:
-            if next(reversed(self._optimizer._optimizer_step_pre_hooks)) != self._hooks[0].id:
-                raise UserError("a step hook came after training.backward(batch): register it before")
+            return None
+        with self._ending():
+            if self._by_closure and "closure" in kwargs:
+                return args, {**kwargs, "closure": partial(self._after_closure, kwargs["closure"])}
             if any(callable(each) for each in (*args[1:], *kwargs.values())):
                 raise UserError("optimizer.step(closure) asks for a loss of its own: call it without")
-            if self.phase != "filled" or self._gradients is None:
-                raise UserError(
-                    "optimizer.step() without a private gradient: call training.step(batch), or "
-                    "training.backward(batch) before it, once for each batch, and no loss.backward()"
-                )
-            self._gradients.refuse_changed()
-            self._release()
+            if next(reversed(self._optimizer._optimizer_step_pre_hooks)) != self._hooks[0].id:
+                raise UserError("a step hook came after training.backward(batch): register it before")
+            self._let_go()
+        return None
+
+    def _after_closure(self, closure: Callable[[], Any]) -> Any:
+        """Make the gradient, and whatever else a closure does; nothing comes between this and the optimizer's step."""
+        with self._ending():
+            loss = closure()
+            self._let_go()
+        return loss
+
+    def _let_go(self) -> None:
+        if self.phase != "filled" or self._gradients is None:
+            raise UserError(
+                "optimizer.step() without a private gradient: let Lightning call it, or training.step(batch), or call "
+                "training.backward(batch) before it, once for each batch, and no loss.backward()"
+            )
+        self._gradients.refuse_changed()
+        self._release()
+        self.phase = "stepping"
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """An error ends the optimizer's step."""
+        try:
+            yield
         except BaseException:
             self._depth = 0
             raise
-        self.phase = "stepping"
 
     def _after_step(self, *_: Any) -> None:
         self._depth -= 1
@@ -140,14 +183,14 @@ class PrivateGradients:
         for name, parameter in self._parameters.items():
             parameter.grad = self._made[name]
 
-    def refuse_changed(self, between: str = "after training.backward(batch)") -> None:
+    def refuse_changed(self) -> None:
         """Refuse gradients that are others now."""
         now = self._now()
         for name, parameter in self._parameters.items():
             if parameter.grad is not self._made[name] or now.get(name) != self._state.get(name):
                 raise UserError(
-                    f"'{name}'.grad was changed {between}: leave out zero_grad, loss.backward(), gradient clipping, "
-                    "scalers and penalties until optimizer.step(); a penalty goes into the losses, a bound on a user's "
+                    f"'{name}'.grad was changed before the optimizer's step: leave out zero_grad, loss.backward(), "
+                    "gradient clipping, scalers and penalties; a penalty goes into the losses, a bound on a user's "
                     "gradient is max_norm"
                 )
 

@@ -531,7 +531,7 @@ def second_optimizer(training: Any, batch: Any) -> None:
 
 STEPS: dict[Callable[[Any, Any], None], str] = {
     skip: "a batch was drawn and no step was taken with it",
-    twice_backward: "was called twice for a batch",
+    twice_backward: "gradient is made twice",
     twice_step: "without a private gradient",
     raw_step: "without a private gradient",
     no_step: "was not followed by optimizer.step",

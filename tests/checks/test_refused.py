@@ -39,7 +39,6 @@ class Ascends(SGD):
         (plateau, "ReduceLROnPlateau follows a metric"),
         (lambda model: LBFGS(model.parameters()), "LBFGS asks for the loss several times a step"),
         (lambda model: Ascends(model.parameters(), lr=0.1), "Ascends asks for the loss several times"),
-        (lambda model: [SGD(part.parameters(), lr=0.1) for part in (model.table, model.out)], "returns 2 optimizers"),
         (lambda model: None, "returns 0 optimizers"),
     ],
 )

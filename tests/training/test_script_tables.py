@@ -66,7 +66,7 @@ class Learned(Learner):
         self.model = DLRM()
 
     def losses(self, batch: Any) -> Tensor:
-        return bce(self.model, batch.content)
+        return bce(self.model, batch)
 
 
 STRATEGIES = {
