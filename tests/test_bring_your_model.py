@@ -104,11 +104,6 @@ class WithOthersItems(Mine):
         return F.cross_entropy(x @ self.embedding(batch[:, -1]).T, torch.arange(len(batch)), reduction="none")
 
 
-class WithStepOfItsOwn(Mine):
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        self.optimizers().step()
-
-
 class WithTensordot(Mine):
     def hidden(self, x: Tensor) -> Tensor:
         return torch.tensordot(x, self.mix.weight, ([2], [1]))
@@ -145,9 +140,8 @@ def train(model: Mine) -> Privacy:
         (WithBatchNorm, "normal.* is used by batch_norm.*mixes users.*LayerNorm"),
         (WithFixedBatchNorm, "batch_norm|who else is in the batch"),
         (WithRunningMean, "'mean' changes with the users' data"),
-        (WithMeanLoss, "one loss per user"),
+        (WithMeanLoss, "one loss for each user"),
         (WithOthersItems, "parameter|losses"),
-        (WithStepOfItsOwn, "do not override training_step"),
     ],
 )
 def test_what_a_model_may_not_do_is_refused_in_one_line(model: type[Mine], message: str) -> None:

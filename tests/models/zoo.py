@@ -344,4 +344,7 @@ def batch_for(name: str, users: int, seed: int = 0) -> Any:
 
 
 def rows_of(batch: Any, users: Any) -> Any:
-    return type(batch)(*(tensor[users] for tensor in batch_tensors(batch)))
+    rows = type(batch)(*(tensor[users] for tensor in batch_tensors(batch)))
+    if hasattr(batch, "own_length"):
+        rows.own_length = batch.own_length
+    return rows

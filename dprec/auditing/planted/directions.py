@@ -88,15 +88,15 @@ class Marked(Recommender):
         is_canary, which = self.canaries.find(batch)
         return torch.where(is_canary, self.canaries.push(which), super().losses(batch))  # type: ignore[safe-super]
 
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        super().on_before_optimizer_step(optimizer)
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_end(outputs, batch, batch_idx)
         gradient = self.canaries.table.weight.grad
         if gradient is None:
             raise UserError(
                 "beside EANA, strategies rule the audit's table canaries.table.weight too, and LazyDP or Dense removes "
                 "its gradient: let these rule the model's tables only, such as tables: embedding.*"
             )
-        self.canaries.seen[self.global_step] = gradient.to_dense().squeeze(1)[: self.canaries.seen.shape[1]]
+        self.canaries.seen[self.global_step - 1] = gradient.to_dense().squeeze(1)[: self.canaries.seen.shape[1]]
 
 
 def marked(cls: type[Recommender]) -> type[Marked]:
