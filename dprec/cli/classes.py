@@ -16,6 +16,8 @@ from dprec.cli.arguments import short
 from dprec.cli.keys import check, parameters, unwritten
 from dprec.cli.recipe import OWN, is_own, named, normal, within, without_gone
 from dprec.errors import UserError
+from dprec.models.adapted import adapted, fits
+from dprec.models.learning.learner import Learner
 
 SHORT = 8  # a list of classes, to be told in one line
 
@@ -58,6 +60,8 @@ def resolve(base: type, name: str, where: str) -> type:
     """The subclass of ``base`` with this dotted path, or an imported one with this bare name."""
     if "." in name:
         found = _import(name, where)
+        if base is Learner and fits(found):
+            found = adapted(found)
     else:
         known = {subclass.__name__: subclass for subclass in _subclasses(base)}
         if name not in known:
@@ -71,7 +75,10 @@ def resolve(base: type, name: str, where: str) -> type:
             raise UserError(f"{where}: unknown class {name!r}; {hint}")
         found = known[name]
     if not isinstance(found, type) or not issubclass(found, base):
-        raise UserError(f"{where}: {name} is not a {base.__name__}; give a class that subclasses {path_of(base)}")
+        module = ", or a torch.nn.Module that has losses and scores" if base is Learner else ""
+        raise UserError(
+            f"{where}: {name} is not a {base.__name__}; give a class that subclasses {path_of(base)}{module}"
+        )
     missing = unwritten(found)
     if missing and "." in name and not _ours(found):
         raise UserError(f"{where}: {name} lacks {' and '.join(missing)}: write it, as in docs/bring_your_model.md")
