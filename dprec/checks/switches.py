@@ -53,5 +53,6 @@ def refuse_lacking(model: nn.Module, precision: Any) -> None:
 
 
 def switches_of(trainer: pl.Trainer) -> dict[str, Any]:
-    """The same arguments, read off a trainer."""
-    return {key: getattr(trainer, key) for key in (*ALLOWED, "precision")}
+    """The same arguments, read off a trainer; `fast_dev_run`, which takes few steps in all, sets one of them itself."""
+    own = {key: getattr(trainer, key) for key in (*ALLOWED, "precision")}
+    return own | ({"limit_train_batches": None} if trainer.fast_dev_run else {})  # type: ignore[attr-defined]

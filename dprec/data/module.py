@@ -89,6 +89,10 @@ class SampledData(LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         self.load()
 
+    def predict_dataloader(self) -> Any:
+        """What `trainer.predict` looks at: whoever is held out for the test."""
+        return self.test_dataloader()
+
     @property
     def name(self) -> str:  # type: ignore[override]  # Lightning has an attribute of this name, unused
         """The name of the data in results; a stand-in has another name."""

@@ -237,6 +237,17 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+def test_lightnings_own_ways_to_try_a_model_and_to_predict() -> None:
+    """`fast_dev_run` takes one private step; `predict` gives the scores of whoever is held out."""
+    privacy, recommender = Privacy(epsilon=3.0), Zoo()
+    trainer = fit(privacy, recommender=recommender, fast_dev_run=True)
+    assert (trainer.global_step, privacy.steps) == (1, 1)
+    module = data()
+    scores = trainer.predict(recommender, datamodule=module)
+    assert sum(map(len, scores)) == module.users
+    assert all(each.shape[1] == module.items for each in scores)
+
+
 @pytest.mark.parametrize("option", OPTIONS, ids=str)
 def test_nothing_trains_with_them(option: Any) -> None:
     """Lightning refuses two of them itself, and earlier."""
