@@ -3,6 +3,5 @@
 first       whether a process is the first, before the processes are connected
 ranks       what they tell each other: sums, rows, a step's secret key, whether they are the same
 replicas    what Lightning's strategy for several processes may do, and what it must leave to `privacy/private_gradient`
-ending      SIGTERM: after which step all end; and how each leaves
-voice       one line for an error, whichever process has it
+ending      after which step all end at SIGTERM, how each leaves, and one line for an error, whichever has it
 """
