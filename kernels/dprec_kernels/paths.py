@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from functools import cache
 from types import ModuleType
 
 import torch
@@ -26,7 +27,10 @@ def fast(operation: str, tensor: Tensor, fits: bool = True) -> ModuleType:
     >>> fast("dprec_kernels.sample_norms", torch.zeros(1)).__name__
     'dprec_kernels.sample_norms.pieces'
     """
-    return importlib.import_module(f"{operation}.{'triton' if fits and on_card(tensor) else 'pieces'}")
+    return _module(f"{operation}.{'triton' if fits and on_card(tensor) else 'pieces'}")
+
+
+_module = cache(importlib.import_module)
 
 
 def by_numpy(tensor: Tensor) -> bool:

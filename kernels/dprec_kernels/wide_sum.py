@@ -39,11 +39,11 @@ class WidePart:
         if self.sum is self.total and self.total.dtype != gradients.dtype:
             add_rows(self.total, gradients, weight.to(gradients.dtype))
             return
-        self._users += len(gradients)
+        self._users += gradients.shape[0]
         if self._users > TOGETHER:
             self.flush()
-            self._users = len(gradients)
-        self.sum.view(-1).addmv_(gradients.view(len(gradients), -1).T, weight.to(gradients.dtype))
+            self._users = gradients.shape[0]
+        self.sum.view(-1).addmv_(gradients.view(gradients.shape[0], -1).T, weight.to(gradients.dtype))
 
     def flush(self) -> None:
         if self.sum is not self.total:
@@ -69,7 +69,7 @@ class WideProduct:
         if self._at_once:
             add_product(self._total, left, right)
             return
-        for start in range(0, len(left), TOGETHER):
+        for start in range(0, left.shape[0], TOGETHER):
             rows = slice(start, start + TOGETHER)
             self._hold(left[rows], right[rows])
             self._held += 1
@@ -137,21 +137,27 @@ def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:
     >>> total
     tensor([50., 50.], dtype=torch.float64)
     """
-    if total.numel():
-        sums = total.new_zeros(1, total.numel())
-        held = HELD if host_readable(total) else HELD_ON_CARD
-        _add_small(sums, weight.unsqueeze(1), values.reshape(len(values), total.numel()), held)
-        total += sums.view(total.shape)
+    numbers = total.numel()
+    if not numbers:
+        return
+    left, right = weight.unsqueeze(1), values.reshape(values.shape[0], numbers)
+    if left.shape[0] < TOGETHER:
+        total += (left.T @ right).view(total.shape)
+        return
+    sums = total.new_zeros(1, numbers)
+    _add_small(sums, left, right, HELD if host_readable(total) else HELD_ON_CARD)
+    total += sums.view(total.shape)
 
 
 def _add_small(total: Tensor, left: Tensor, right: Tensor, held: int = HELD) -> None:
-    whole = len(left) - len(left) % TOGETHER
+    rows = left.shape[0]
+    whole = rows - rows % TOGETHER
     step = TOGETHER * max(1, held // total.numel())
     for start in range(0, whole, step):
         stop = min(start + step, whole)
         a, b = (x[start:stop].view(-1, TOGETHER, x.shape[1]) for x in (left, right))
         total += torch.bmm(a.mT, b).sum(0, dtype=total.dtype)
-    if whole < len(left):
+    if whole < rows:
         total += left[whole:].T @ right[whole:]
 
 

@@ -14,6 +14,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from dprec_kernels.catalogue_softmax import overlaps, pieces, reference, users
 from dprec_kernels.catalogue_softmax.users import UserSoftmaxes
 from dprec_kernels.paths import fast, on_card
+from dprec_kernels.plain_function import PlainFunction
 
 __all__ = [
     "UserSoftmaxes",
@@ -76,7 +77,7 @@ def for_users(
         else:  # all users in one launch; norms and sums are theirs to compute again
             flat = path.forward_all(hidden.flatten(0, 1), table, target.flatten(), padding)
             loss, log_total, slope, known = (x.view(*target.shape, *x.shape[1:]) for x in flat)
-    return _KnownSlope.apply(hidden, loss, slope), log_total, known
+    return _KnownSlope.run(hidden, loss, slope), log_total, known
 
 
 def centred(table: Tensor, padding: int = 0) -> Tensor:
@@ -153,7 +154,7 @@ def _fast(hidden: Tensor) -> ModuleType:
     return fast(__name__, hidden, hidden.dtype.itemsize <= 4 and hidden.shape[-1] <= 512)
 
 
-class _KnownSlope(torch.autograd.Function):
+class _KnownSlope(PlainFunction):
     """A loss whose gradient with respect to `hidden` is known already."""
 
     @staticmethod

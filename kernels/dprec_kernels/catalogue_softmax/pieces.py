@@ -58,19 +58,19 @@ def one_pass(
     The target's own chance is kept apart. Where it is nearly 1, what is left of "softmax - 1" is rounding, and the sum
     of all other chances is not.
     """
-    wanted, order = table[target], target.argsort()
-    least = torch.finfo(hidden.dtype).min
-    stops = torch.searchsorted(target[order], torch.tensor([items.stop for items in tiles], device=target.device))
-    shift, shifts = hidden.new_full((len(hidden), 1), float("-inf")), []
-    hit, rest, mean = torch.zeros_like(shift), torch.zeros_like(shift), torch.zeros_like(hidden)
-    before = 0
-    for items, after in zip(tiles, stops.tolist(), strict=True):
-        scores = kept.tile(items) if kept else workspace.take("scores", (len(hidden), items.stop - items.start), hidden)
+    wanted, least = table[target], torch.finfo(hidden.dtype).min
+    shifts: list[Tensor] = []
+    hit, mean = hidden.new_zeros(hidden.shape[0], 1), torch.zeros_like(hidden)
+    rest = torch.zeros_like(hit)
+    for items in tiles:
+        scores = (
+            kept.tile(items) if kept else workspace.take("scores", (hidden.shape[0], items.stop - items.start), hidden)
+        )
         multiply(hidden, table[items].T, scores)
         leave_out(scores, items, padding, float("-inf"))
         highest = scores.amax(1, keepdim=True).clamp_(min=least)
-        far = ~(highest <= shift + SLACK)  # also where it is not a number
-        if bool(far.any()):
+        shift = shifts[-1] if shifts else highest
+        if shifts and bool((far := ~(highest <= shift + SLACK)).any()):  # also where it is not a number
             higher = torch.where(far, torch.maximum(shift, highest), shift)
             rescale, shift = (shift - higher).exp_(), higher
             for each in (hit, rest, mean):
@@ -78,10 +78,11 @@ def one_pass(
             for rows, products in pairs:
                 _rescale_pairs(products, rescale[rows])
         exp_(scores.sub_(shift))
-        here = order[before:after], target[order[before:after]] - items.start
-        met, before = scores[here], after
+        place = ((target >= items.start) & (target < items.stop)).nonzero().squeeze(1)
+        here = place, target[place] - items.start
+        met = scores[here]
         scores[here] = 0.0
-        hit[here[0], 0] = met
+        hit[place, 0] = met
         rest.add_(scores.sum(1, keepdim=True))
         add_multiplied(mean, scores, table[items])
         scores[here] = met
@@ -92,7 +93,7 @@ def one_pass(
     total = hit + rest
     for rows, products in pairs:
         _rescale_pairs(products, 1 / total[rows])
-    log_total = (shift + total.log()).squeeze(1)
+    log_total = (shifts[-1] + total.log()).squeeze(1)
     slope = mean.addcmul_(rest, wanted, value=-1.0).div_(total)
     return log_total - (hidden * wanted).sum(1), log_total, slope, shifts
 
@@ -157,7 +158,7 @@ def as_chances(scores: Tensor, log_total: Tensor) -> Tensor:
 
 def leave_out(scores: Tensor, items: slice, padding: int, value: float) -> None:
     if items.start <= padding < items.stop:
-        scores[:, padding - items.start] = value
+        scores[:, padding - items.start].fill_(value)
 
 
 def _parts(count: int, items: int) -> Iterator[slice]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, groupby
 from operator import itemgetter
 
@@ -89,22 +89,23 @@ class UserSoftmaxes:
             product = WideProduct(out[items], weighted)
             for own, each in zip(passes, rows, strict=True):
                 exponentials = self._again(own.places, tile, items) if own.kept is None else own.kept.tile(items)
-                product.add(exponentials[: len(each)], each * self._factors[tile, own.places].unsqueeze(1))
+                product.add(exponentials[: each.shape[0]], each * self._factors[tile, own.places].unsqueeze(1))
             product.flush()
 
     def write_gradients(self, out: Tensor, users: Sequence[int], weight: Tensor) -> None:
         """Overwrite out (b, items, d) with these users' own gradients, for weight (B, T)."""
         for place, user in enumerate(users):
             own, first, length = self._homes[user]
-            where, target = own.places[first : first + length], self.target[user, :length]
+            gradient, target, begin = out[place], self.target[user, :length], user * own.width
             weighted = self._weighted(self.hidden[user, :length], weight[user, :length], target)
-            for tile, items in enumerate(pieces.tiles(len(self.table), WIDEST)):
+            factors = self._factors[:, begin : begin + length].unsqueeze(2)
+            for tile, items in enumerate(pieces.tiles(self.table.shape[0], WIDEST)):
                 if own.kept is None:
-                    exponentials = self._again(where, tile, items)[:length]
+                    exponentials = self._again(own.places[first : first + length], tile, items)[:length]
                 else:
                     exponentials = own.kept.tile(items)[first : first + length]
-                multiply_each(exponentials.T, weighted * self._factors[tile, where].unsqueeze(1), out[place][items])
-            out[place].index_add_(0, target, weighted, alpha=-1.0)
+                multiply_each(exponentials.T, weighted * factors[tile], gradient[items])
+            gradient.index_add_(0, target, weighted, alpha=-1.0)
 
     @cached_property
     def _homes(self) -> dict[int, tuple[Pass, int, int]]:
@@ -156,19 +157,23 @@ def forward(
     lengths = (there * torch.arange(1, width + 1, device=hidden.device)).amax(1).tolist() if width else [0] * users
     parts = list(passes(lengths, width, len(table), products is not None, hidden.device))
     room = Room(sum(round_up(sum(own.lengths)) for own in parts), len(table), hidden)
+    every: list[list[Tensor]] = []
     for own in parts:
         places = own.places
-        count, rows = len(places), rows_at(flat, places)
-        own.kept = room.take(len(rows))
+        count, rows = places.shape[0], rows_at(flat, places)
+        own.kept = room.take(rows.shape[0])
         pairs = [] if products is None else list(_pairs(own, products))
         found = pieces.one_pass(
             rows, table, rows_at(wanted, places).squeeze(1), padding, over, own.kept,
             [(where, squares) for where, squares, _ in pairs],
         )  # fmt: skip
-        loss[places], log_total[places], slope[places] = (each[:count] for each in found[:3])
-        shifts[:, places] = torch.cat(found[3], 1)[:count].T
+        every.append([each[:count] for each in (*found[:3], torch.cat(found[3], 1))])
         for _, squares, same in pairs:
             products[same, : squares.shape[1], : squares.shape[1]] = squares  # type: ignore[index]
+    if every:
+        places = torch.cat([own.places for own in parts])
+        loss[places], log_total[places], slope[places], taken = map(torch.cat, zip(*every, strict=True))
+        shifts[:, places] = taken.T
     loss, log_total = loss.view(users, width).where(there, 0.0), log_total.view(users, width).where(there, float("inf"))
     slope = slope.view(users, width, dim).masked_fill_(~there.unsqueeze(2), 0.0)
     shifts = shifts.view(-1, users, width)
@@ -187,8 +192,8 @@ def _pairs(own: Pass, products: Tensor) -> Iterator[tuple[slice, Tensor, list[in
 
 def rows_at(values: Tensor, places: Tensor) -> Tensor:
     """Return the rows at these places, and a few zeros behind them."""
-    rows = values.new_zeros(round_up(len(places)), values.shape[1])
-    rows[: len(places)] = values[places]
+    rows = values.new_zeros(round_up(places.shape[0]), values.shape[1])
+    rows[: places.shape[0]] = values[places]
     return rows
 
 
@@ -202,16 +207,20 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool, device
     """
     most, own = pieces.PIECE // min(pieces.MOST, items), Pass(width, device, [], [], None)
     each = [min(width, _rounded(length)) if rounded else max(1, length) for length in lengths]
+    taken = 0
     for user in sorted(range(len(each)), key=each.__getitem__, reverse=True):
-        if own.users and sum(own.lengths) + each[user] > most:
+        length = each[user]
+        if taken and taken + length > most:
             yield own
-            own = Pass(width, device, [], [], None)
+            own, taken = Pass(width, device, [], [], None), 0
         own.users.append(user)
-        own.lengths.append(each[user])
+        own.lengths.append(length)
+        taken += length
     if own.users and width:
         yield own
 
 
+@cache
 def _rounded(length: int) -> int:
     """Round up to a multiple of a quarter to an eighth of it.
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
+from dprec_kernels.plain_function import PlainFunction
 from dprec_kernels.processor import mkl_is_narrow, mkl_is_slow
 from dprec_kernels.products import onednn, openblas
 from dprec_kernels.workspace import workspace
@@ -24,7 +25,7 @@ NOT_FLAT = 12  # rows and columns of products of long vectors from which on Open
 
 def by_openblas(left: Tensor, right: Tensor) -> bool:
     """Whether OpenBLAS is asked for left (…, n, k) @ right (…, k, m)."""
-    return openblas_is_faster() and openblas.fits(left, right)  # the cheap question first
+    return mkl_is_narrow() and openblas_is_faster() and openblas.fits(left, right)  # the cheap questions first
 
 
 def openblas_is_faster() -> bool:
@@ -111,7 +112,7 @@ def summed_transposed(left: Tensor, right: Tensor, out: Tensor, often: int) -> T
     """Return Σ_n right_n leftᵀ_n in `out` or in memory of its own; `often` is the number N that most calls have."""
     if by_openblas(right.T, left):
         return openblas.product(right.T, left, out)
-    if len(left) == often and mkl_is_narrow() and _onednn_takes(right.T, dense := left.contiguous()):
+    if left.shape[0] == often and mkl_is_narrow() and _onednn_takes(right.T, dense := left.contiguous()):
         return onednn.whole(right.T, dense)
     return torch.mm(right.T, left, out=out)
 
@@ -149,11 +150,11 @@ def overheard_affine(x: Tensor, weight: Tensor, bias: Tensor | None, hear: Calla
     >>> x.grad, heard
     (tensor([[1., 1.]]), [tensor([[1.]])])
     """
-    result: Tensor = _Affine.apply(x, weight, bias, hear)
+    result: Tensor = _Affine.run(x, weight, bias, hear)
     return result
 
 
-class _Affine(torch.autograd.Function):
+class _Affine(PlainFunction):
     @staticmethod
     def forward(
         ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None, hear: Callable[[Tensor], None] | None
@@ -165,14 +166,14 @@ class _Affine(torch.autograd.Function):
             found = rows @ columns if bias is None else torch.addmm(bias, rows, columns)
         else:
             found = _product(rows, columns) if bias is None else _product(rows, columns).add_(bias)
-        return found.resize_(*x.shape[:-1], len(weight))  # no view, so that it may be changed in place
+        return found.resize_(*x.shape[:-1], weight.shape[0])  # no view, so that it may be changed in place
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         (weight,) = ctx.saved_tensors  # type: ignore[attr-defined]
         if ctx.hear is not None:  # type: ignore[attr-defined]
             ctx.hear(gradient)  # type: ignore[attr-defined]
-        rows = gradient.reshape(-1, len(weight))
+        rows = gradient.reshape(-1, weight.shape[0])
         by_torch = torch.is_grad_enabled() or not _faster(rows, weight)  # somebody may differentiate the gradient
         slope = rows @ weight if by_torch else _product(rows, weight)
         return slope.view(*gradient.shape[:-1], weight.shape[1]), None, None, None
@@ -190,7 +191,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _faster(left: Tensor, right: Tensor) -> bool:
-    return by_openblas(left, right) or _onednn_takes(left, right)
+    return mkl_is_narrow() and (by_openblas(left, right) or _onednn_takes(left, right))
 
 
 def _onednn_takes(left: Tensor, right: Tensor) -> bool:
