@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
@@ -78,13 +79,15 @@ class Clipping:
 
         `length` is that of the terms that a gradient is the sum of, where they may cancel.
         """
-        bound, length = self.max_norm * (1 - HEADROOM), torch.as_tensor(length).to(norm)
+        bound = self.max_norm * (1 - HEADROOM)
+        if not isinstance(length, Tensor) or length.dtype != norm.dtype:
+            length = torch.as_tensor(length).to(norm)
         counted = norm + STABILITY if self.mode == "auto-s" else norm
         least = {"flat": bound, "auto-v": SMALLEST, "auto-s": STABILITY}[self.mode]
         factor = bound / torch.maximum(counted, CANCELLED * length).clamp_(min=least)
         return factor.masked_fill_(~(torch.maximum(norm, length) < self.largest), 0.0)  # also where one is no number
 
-    @property
+    @cached_property
     def largest(self) -> float:
         """The norm from which on a gradient does not count: float32 could not hold its factor."""
         return min(LARGEST, self.max_norm / LEAST_FACTOR)
@@ -160,8 +163,9 @@ def record(
     real, batch = len(batch), filled_up(batch)
     users = len(batch)
     complete = {} if kept else {"complete": norms.settled}
-    with Tape(parameters, users, read=read, **complete) as tape:
-        tape.watch(batch)
+    tape = Tape(parameters, users, read=read, **complete)
+    tape.watch(batch)
+    with tape:
         losses = losses_of(batch)
         refuse_no_losses(losses, users)
     with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
@@ -248,10 +252,11 @@ def _clip(
     clipping: Clipping,
 ) -> ClippedUsers:
     by_kernels = kernels_fit(losses)
-    swept = _swept(contributions, sums, len(losses), by_kernels)
+    to_build = [name for name, uses in contributions.items() if norms.unbuilt(uses) is None]
+    swept = _swept(to_build, sums, losses.shape[0], by_kernels)
     rest = {name: uses for name, uses in contributions.items() if name != swept}
-    ready = _built_first(rest, sums, len(losses))
-    joint = FusedParameters(ready, sums)
+    rest |= _built_first([name for name in to_build if name != swept], rest, sums, losses.shape[0])
+    joint = FusedParameters(rest, sums)
     shapes = {name: out.shape for name, out in joint.sums.items()} | {READS: torch.Size()}
     if swept is None and by_kernels:
         norm, scale, seen = scaled_at_once(joint.measured, shapes, losses, clipping.law)
@@ -264,47 +269,42 @@ def _clip(
         broken = ~(norm < LARGEST)  # all whose gradient is not finite are among them
         for use in chain.from_iterable(joint.contributions.values()):
             use.forget(broken)
-    _add_scaled(joint, scale)
+    _add_scaled(joint, scale, by_kernels)
     return ClippedUsers(told.to(losses.dtype), norm, scale, left_out)
 
 
-def _swept(
-    contributions: Mapping[str, list[Contribution]],
-    sums: Mapping[str, Tensor | RowSum],
-    users: int,
-    by_kernels: bool,
-) -> str | None:
+def _swept(to_build: list[str], sums: Mapping[str, Tensor | RowSum], users: int, by_kernels: bool) -> str | None:
     """Return the parameter whose users' gradients cost most to build: it is built once, after all others."""
-    built = [name for name, uses in contributions.items() if not norms.can_skip_building(uses)]
-    most = max(built, key=lambda name: sums[name].shape.numel(), default=None)
+    most = max(to_build, key=lambda name: sums[name].shape.numel(), default=None)
     if most is not None and by_kernels and users * sums[most].shape.numel() <= norms.KEPT:
         return None  # to build it first, as the others, is fewer launches
     return most
 
 
 def _built_first(
-    contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum], users: int
+    to_build: list[str],
+    contributions: Mapping[str, list[Contribution]],
+    sums: Mapping[str, Tensor | RowSum],
+    users: int,
 ) -> dict[str, list[Contribution]]:
-    """Return the contributions, built where their norms need it."""
+    """Return the contributions to parameters whose norms need them built."""
     ready: dict[str, list[Contribution]] = {}
     room = norms.KEPT
-    for name, uses in contributions.items():
-        ready[name] = uses
-        if not norms.can_skip_building(uses):
-            shape = sums[name].shape
-            ready[name] = norms.built_once(uses, users, shape, room)
-            numbers = users * shape.numel()
-            room -= numbers if numbers <= room else 0
+    for name in to_build:
+        shape = sums[name].shape
+        ready[name] = norms.built_once(contributions[name], users, shape, room)
+        numbers = users * shape.numel()
+        room -= numbers if numbers <= room else 0
     return ready
 
 
-def _add_scaled(joint: FusedParameters, scale: Tensor) -> None:
+def _add_scaled(joint: FusedParameters, scale: Tensor, by_kernels: bool) -> None:
     """Add every user's scaled gradients to the sums: in one launch those for which there is a kernel."""
     scales = {scale.dtype: scale}
     products: dict[str, Product] = {}
     for name, uses in joint.contributions.items():
         out = joint.sums[name]
-        if (product := product_of(uses, out)) is not None:
+        if by_kernels and (product := product_of(uses, out)) is not None:
             products[name] = product
             continue
         dtype = out.dtype if isinstance(out, RowSum) else precision(uses)["dtype"]
@@ -353,5 +353,6 @@ def _measured(
 
 def _stacked(each: Iterable[Tensor], like: Tensor) -> Tensor:
     """Return (n, B) of n tensors (B,) or (), of the type of one that is (B,)."""
-    rows = [value.to(like.dtype).expand_as(like) for value in each]
+    whole = like.shape, like.dtype
+    rows = [v if (v.shape, v.dtype) == whole else v.to(like.dtype).expand_as(like) for v in each]
     return torch.stack(rows) if rows else like.new_zeros(0, *like.shape)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from dprec_kernels.plain_function import PlainFunction
+
 _KNOWN = ("torch", "dprec", "dprec_kernels")  # have autograd functions of their own
 
 
@@ -21,22 +23,22 @@ def tap(value: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     [tensor([3., 3.])]
     """
     anchor = torch.empty((), device=value.device, requires_grad=True)  # nobody reads it
-    tapped: Tensor = _Tap.apply(value, anchor, receive)
+    tapped: Tensor = _Tap.run(value, anchor, receive)
     return tapped
 
 
 def nodes(value: Tensor) -> set[Any]:
     """Return the nodes of autograd's graph that a backward pass from `value` runs; a tap's own anchor is none."""
-    met: set[Any] = set()
     waiting = [] if value.grad_fn is None else [value.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node in met:
-            continue
-        met.add(node)
-        is_tap = isinstance(node, _Tap._backward_cls)  # type: ignore[attr-defined]
-        following = node.next_functions[:1] if is_tap else node.next_functions  # the second is the anchor
-        waiting += [each for each, _ in following if each is not None]
+    met: set[Any] = {*waiting}
+    tapped = _Tap._backward_cls  # type: ignore[attr-defined]
+    for node in waiting:
+        for each, _ in node.next_functions:
+            if each is not None and each not in met:
+                met.add(each)
+                waiting.append(each)
+            if type(node) is tapped:
+                break  # the second is the anchor
     return met
 
 
@@ -51,9 +53,8 @@ def leaves(value: Tensor, graph: Iterable[Any]) -> Iterator[Tensor]:
     if value.grad_fn is None and value.requires_grad:
         yield value
     for node in graph:
-        leaf = getattr(node, "variable", None)
-        if isinstance(leaf, Tensor):
-            yield leaf
+        if type(node).__name__ == "AccumulateGrad":
+            yield node.variable
 
 
 def foreign_function(graph: Set[Any]) -> str | None:
@@ -70,15 +71,20 @@ def foreign_function(graph: Set[Any]) -> str | None:
     >>> foreign_function(nodes(twice.sum())), foreign_function(nodes(tap(twice, print).sum()))
     ('Twice', None)
     """
-    tapped = {node.next_functions[0][0] for node in graph if isinstance(node, _Tap._backward_cls)}  # type: ignore[attr-defined]
-    for node in graph - tapped:
-        function = getattr(type(node), "_forward_cls", None)
-        if function is not None and function.__module__.partition(".")[0] not in _KNOWN:
-            return str(function.__name__)
+    foreign = {
+        kind: function
+        for kind in set(map(type, graph))
+        if (function := getattr(kind, "_forward_cls", None)) and function.__module__.partition(".")[0] not in _KNOWN
+    }
+    if foreign:
+        tapped = {node.next_functions[0][0] for node in graph if isinstance(node, _Tap._backward_cls)}  # type: ignore[attr-defined]
+        for node in graph - tapped:
+            if type(node) in foreign:
+                return str(foreign[type(node)].__name__)
     return None
 
 
-class _Tap(torch.autograd.Function):
+class _Tap(PlainFunction):
     @staticmethod
     def forward(ctx: FunctionCtx, value: Tensor, anchor: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
         ctx.receive = receive  # type: ignore[attr-defined]

@@ -38,8 +38,8 @@ class FusedParameters:
         values = []
         for name, uses in contributions.items():
             out, use = sums[name], uses[0]
-            if len(uses) == 1 and isinstance(use, Dense) and isinstance(out, Tensor) and _small(use, out):
-                values.append(use.values.reshape(len(use.values), out.numel()))
+            if len(uses) == 1 and type(use) is Dense and isinstance(out, Tensor) and _small(use, out):
+                values.append(use.values.flatten(1) if use.values.dim() > 1 else use.values.unsqueeze(1))
                 self._apart.append(out)
                 del self.contributions[name]
         if values:
@@ -81,8 +81,9 @@ def _one_read(use: Contribution) -> bool:
 
 def _small(use: Dense, out: Tensor) -> bool:
     """Whether these gradients are what is summed, and are summed in float64; on a CPU a copy must cost little."""
-    plain = use.values.dtype == torch.float32 and out.dtype == torch.float64
-    return plain and out.numel() > 0 and (not host_readable(use.values) or out.numel() <= LITTLE)
+    if use.values.dtype is not torch.float32 or out.dtype is not torch.float64:
+        return False
+    return 0 < out.numel() <= LITTLE or not (host_readable(out) or out.numel() == 0)
 
 
 def kernels_fit(losses: Tensor) -> bool:

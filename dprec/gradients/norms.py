@@ -7,6 +7,7 @@ cross terms included: the same numbers are measured, scaled and summed, so that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -21,13 +22,11 @@ from dprec_kernels.wide_sum import WidePart
 KEPT = 1 << 24  # numbers of users' gradients held between norm and sum, of all parameters: 64 MB of float32
 
 
-def can_skip_building(contributions: Sequence[Contribution]) -> bool:
-    """Whether the norms have a form that is cheaper than building every user's gradient, or they are built already."""
-    return _unbuilt(contributions) is not None
+def unbuilt(contributions: Sequence[Contribution]) -> SquaredNorms | None:
+    """Return a way to the norms that is cheaper than building every user's gradient, or if these are built already.
 
-
-def _unbuilt(contributions: Sequence[Contribution]) -> SquaredNorms | None:
-    """Ask each use in turn whether it knows the norms of all of them together."""
+    Each use in turn is asked whether it knows the norms of all of them together.
+    """
     for place, use in enumerate(contributions):
         known = use.squared_norms([*contributions[:place], *contributions[place + 1 :]])
         if known is not None:
@@ -53,7 +52,7 @@ def built_once(uses: list[Contribution], users: int, shape: Size, room: int) -> 
 
 def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size) -> Tensor:
     """Return (B,) squared norms in float64."""
-    known = _unbuilt(contributions)
+    known = unbuilt(contributions)
     if known is not None:
         return known()
     return torch.cat([square(gradient) for _, gradient in built(contributions, shape, range(users))])
@@ -62,7 +61,9 @@ def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size
 def terms(contributions: Sequence[Contribution]) -> Tensor | None:
     """Return (B,) how long all terms of a parameter are whose norm is taken in another way than their sum."""
     each = [own.double() for use in contributions if (own := use.terms()) is not None]
-    return torch.stack(each).sum(0) if each else None
+    if len(each) > 1:
+        return torch.stack(each).sum(0)
+    return each[0] if each else None
 
 
 def sweep(
@@ -81,9 +82,9 @@ def sweep(
     part = WidePart(out, precision(contributions)["dtype"])
     for chosen, gradient in built(contributions, out.shape, range(len(squared))):
         own = square(gradient)
-        squared[chosen] += own
+        squared[chosen].add_(own)
         weight = scale(squared[chosen].sqrt(), length[chosen])
-        if not (host_readable(own) and bool(torch.isfinite(own).all())):
+        if not (host_readable(own) and math.isfinite(own.sum())):
             gradient.masked_fill_((weight == 0).view(-1, *[1] * out.dim()), 0.0)
         part.add(gradient, weight)
     part.flush()

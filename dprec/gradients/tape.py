@@ -11,7 +11,7 @@ What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `s
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
+from dprec.gradients.calls import DECISIONS, Decision, form_of, remember, remember_result
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
 from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
@@ -31,11 +32,19 @@ from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.follow import follow
 from dprec.gradients.layouts.layout import FORM, Layout, layout_of, operation_name
 from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch
-from dprec.gradients.own_functions import called
+from dprec.gradients.own_functions import REPLACED, called
 from dprec.gradients.uses.arguments import by_user
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors
-from dprec.gradients.uses.expression import Expression, attributed, express, expression_of, factor_of, sources_of
+from dprec.gradients.uses.expression import (
+    EXPRESSION,
+    Expression,
+    attributed,
+    express,
+    expression_of,
+    factor_of,
+    sources_of,
+)
 from dprec.gradients.uses.low_precision import OwnPrecision
 from dprec.gradients.uses.registry import HINTS, MIXING, RULES, Uses
 
@@ -79,7 +88,7 @@ class Tape(AsWritten):
         self._complete = complete
         self._read = read
         self._announced: dict[str, tuple[Tensor, int]] = {}  # ids ahead of their look-up, and their version then
-        self._expected: Counter[str] = Counter()  # contributions still to come
+        self._expected: defaultdict[str, int] = defaultdict(int)  # contributions still to come
         self._names = {id(p): name for name, p in parameters.items()}
         self._precision = OwnPrecision(parameters)
         layout.forget_writes()
@@ -140,7 +149,7 @@ class Tape(AsWritten):
 
     def _finish(self) -> None:
         """Finish together what all uses left to be done, which is little of each."""
-        padded = [use for uses in self.contributions.values() for use in uses if isinstance(use, PaddedRows)]
+        padded = [use for uses in self.contributions.values() for use in uses if type(use) is PaddedRows]
         done = dict(zip(map(id, padded), without_padding(padded), strict=True)) if padded else {}
         for uses in self.contributions.values() if done else ():
             uses[:] = [done.get(id(use), use) for use in uses]
@@ -151,7 +160,7 @@ class Tape(AsWritten):
         Return the nodes of the backward pass.
         """
         graph = nodes(losses)
-        if any(node.name() == "CheckpointFunctionBackward" for node in graph):
+        if "CheckpointFunctionBackward" in {kind.__name__ for kind in set(map(type, graph))}:
             raise UncoveredUse(CHECKPOINT)
         for leaf in leaves(losses, graph):
             if id(leaf) not in self._names:
@@ -163,7 +172,7 @@ class Tape(AsWritten):
         return graph
 
     def trainable(self, value: Any) -> bool:
-        return isinstance(value, Tensor) and (id(value) in self._names or expression_of(value) is not None)
+        return isinstance(value, Tensor) and (id(value) in self._names or EXPRESSION in value.__dict__)
 
     def rows(self, tensor: Tensor, operation: str, used: Tensor) -> int:
         """Return how many rows of `tensor` belong to each user, or refuse to guess."""
@@ -227,16 +236,24 @@ class Tape(AsWritten):
         `kept` are the inputs the rules will read in the backward pass: they must not be changed until then.
         """
         tapped = tap(output, self.listener(uses, kept))
-        layout.mark(tapped, Layout(rows))
+        layout.mark(tapped, layout.of_users(rows))
         return tapped
 
     def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
         """Return the function that makes contributions of an output's gradient, and is called with it once."""
-        left = [(used, make) for used, make in uses if self.trainable(used)]
-        kept = [*kept, *(used for used, _ in left if expression_of(used) is not None)]
+        left: list[tuple[str | None, Tensor, Callable[[Tensor], Contribution]]] = []  # without a name: an expression
+        for used, make in uses:
+            name = self._names.get(id(used))
+            if name is not None:
+                self._expected[name] += 1
+            elif self.trainable(used):
+                kept = [*kept, used]
+                for source in sources_of(used):
+                    self._expected[self._names[id(source)]] += 1
+            else:
+                continue
+            left.append((name, used, make))
         versions = [(tensor, tensor._version) for tensor in kept]
-        names = [self._names[id(p)] for used, _ in left for p in sources_of(used)]
-        self._expected.update(names)
         heard = False
 
         def receive(gradient: Tensor) -> None:
@@ -244,25 +261,31 @@ class Tape(AsWritten):
             if heard:
                 raise UncoveredUse("a second backward pass ran through a closed tape: call losses(batch) again")
             if not self._running:
-                raise self.asked_for_gradients(left[0][0])
-            if any(tensor._version != version for tensor, version in versions):
-                raise UncoveredUse(
-                    f"an input of parameter '{self.name_of(left[0][0])}' is changed in place after its use: "
-                    "write the change out of place"
-                )
-            for used, make in left:
-                for parameter, contribution in attributed(used, make(gradient), self.users):
-                    self.contributions.setdefault(self._names[id(parameter)], []).append(contribution)
+                raise self.asked_for_gradients(left[0][1])
+            for tensor, version in versions:
+                if tensor._version != version:
+                    raise UncoveredUse(
+                        f"an input of parameter '{self.name_of(left[0][1])}' is changed in place after its use: "
+                        "write the change out of place"
+                    )
+            for name, used, make in left:
+                if name is not None:
+                    self._receive(name, make(gradient))
+                else:
+                    for parameter, contribution in attributed(used, make(gradient), self.users):
+                        self._receive(self._names[id(parameter)], contribution)
             heard = True
             left.clear()  # frees what the rules kept
             versions.clear()
-            for name in names:
-                self._expected[name] -= 1
-            for name in dict.fromkeys(names):
-                if not self._expected[name]:
-                    self.contributions[name] = self._complete(name, self.contributions[name])
 
         return receive
+
+    def _receive(self, name: str, contribution: Contribution) -> None:
+        uses = self.contributions.setdefault(name, [])
+        uses.append(contribution)
+        self._expected[name] -= 1
+        if not self._expected[name]:
+            self.contributions[name] = self._complete(name, uses)
 
     def without_gradient(self, output: Tensor, why: str) -> Tensor:
         def refuse(gradient: Tensor) -> None:
@@ -272,7 +295,21 @@ class Tape(AsWritten):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if peek_interpreter_stack() is not None:
+        transformed = peek_interpreter_stack() is not None
+        form = None if transformed else form_of(func, args, kwargs, self.users, self._names)
+        if form in DECISIONS:
+            self._precision.refuse(())
+            decided = DECISIONS[form]
+            if not decided.by_rule:
+                result = called(func, args, kwargs) if func in REPLACED else func(*args, **kwargs)
+                if not decided.mark(result, self.users):
+                    follow(func, args, kwargs, result, self.users, ())
+                return result
+            if self._read is None or RULES[func].announces:
+                result = RULES[func].run(self, func, args, kwargs)
+                if result is not NotImplemented:
+                    return result
+        if transformed:
             raise NoRule(
                 f"{operation_name(func)} runs inside torch.vmap or another transform of torch.func, which hides whose "
                 "row is whose: write it for a batch of users"
@@ -291,7 +328,10 @@ class Tape(AsWritten):
             counted = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
             result = called(func, args, kwargs)
             changed = [tensor for tensor, version in counted if tensor._version != version]
-            follow(func, args, kwargs, result, self.users, changed if len(counted) == len(tensors) else None, tensors)
+            all_counted = len(counted) == len(tensors)
+            follow(func, args, kwargs, result, self.users, changed if all_counted else None, tensors)
+            if all_counted and not changed:
+                remember_result(form, result)
             return result
         entry = RULES.get(func)
         announced = entry is not None and entry.announces
@@ -309,6 +349,7 @@ class Tape(AsWritten):
             result = entry.run(self, func, args, kwargs)
             if result is not NotImplemented:
                 self._refuse_lost(func, tensors, used[0], entry.exchanged)
+                remember(form, Decision(by_rule=True))
                 return result
             for value in used:  # a look-up of another kind, which announced nothing
                 self.announce(value, None)

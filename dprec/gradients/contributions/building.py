@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,13 +27,18 @@ def built(
     """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, for all users."""
     held = precision(contributions)
     like = torch.empty(0, dtype=dtype or held["dtype"], device=held["device"])
-    step = users_at_once(shape.numel(), like, SLICE)
-    for start in range(0, len(users), step):
-        part = users[start : start + step]
-        chosen: Places = slice(part.start, part.stop) if isinstance(part, range) else torch.tensor(part).to(like.device)
-        gradient = workspace.take("gradients", (len(part), *shape), like)
-        contributions[0].write(gradient, chosen)
-        for contribution in contributions[1:]:
+    count, (first, *others) = len(users), contributions
+    step = min(count, users_at_once(shape.numel(), like, SLICE)) or 1
+    memory = workspace.take("gradients", (step, *shape), like)
+    for start in range(0, count, step):
+        stop = start + step if start + step < count else count
+        if isinstance(users, range):
+            chosen: Places = slice(users.start + start, users.start + stop)
+        else:
+            chosen = torch.tensor(users[start:stop]).to(like.device)
+        gradient = memory[: stop - start]
+        first.write(gradient, chosen)
+        for contribution in others:
             contribution.materialise(gradient, chosen)
         yield chosen, gradient
 
@@ -48,14 +52,15 @@ def square(gradient: Tensor) -> Tensor:
     >>> square(torch.tensor([[3.0, 4.0], [3e20, 4e20]]))
     tensor([2.5000e+01, 2.5000e+41], dtype=torch.float64)
     """
-    rows = gradient.reshape(len(gradient), -1)
+    rows = gradient.reshape(gradient.shape[0], -1)
     whole = rows.shape[1] - rows.shape[1] % TERMS
     if rows.dtype != torch.float32 or not whole or not host_readable(rows):
         return _wide_square(rows)
-    squared = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, TERMS)), dim=2).double().square().sum(1)
-    if whole < rows.shape[1]:
+    few = rows if whole == rows.shape[1] else rows[:, :whole]
+    squared = torch.linalg.vector_norm(few.view(rows.shape[0], whole // TERMS, TERMS), dim=2).double().square_().sum(1)
+    if few is not rows:
         squared += _wide_square(rows[:, whole:])
-    if not math.isfinite(float(squared.sum())):  # squares of float32 overflow early
+    if not math.isfinite(squared.sum()):  # squares of float32 overflow early
         over = ~torch.isfinite(squared)
         squared[over] = _wide_square(rows[over])
     return squared
@@ -68,9 +73,13 @@ def _wide_square(rows: Tensor) -> Tensor:
 
 def precision(contributions: Sequence[Contribution]) -> dict[str, Any]:
     """Return the precision in which users' gradients are built, float32 at least, and where."""
-    held = [value for contribution in contributions for value in contribution.numbers()]
-    dtypes = [value.dtype for value in held]
-    return {"dtype": functools.reduce(torch.promote_types, dtypes, torch.float32), "device": held[0].device}
+    dtype, device = torch.float32, None
+    for contribution in contributions:
+        for value in contribution.numbers():
+            device = device or value.device
+            if value.dtype is not dtype:
+                dtype = torch.promote_types(dtype, value.dtype)
+    return {"dtype": dtype, "device": device}
 
 
 @dataclass

@@ -48,7 +48,7 @@ class CatalogueRows(Contribution):
         if out.dtype != self.hidden.dtype:
             super().write(out, places)
             return
-        users = listed(places, len(self.hidden))
+        users = listed(places, self.hidden.shape[0])
         if isinstance(self.softmaxes, UserSoftmaxes):
             self.softmaxes.write_gradients(out, users, self.weight)
         else:

@@ -92,8 +92,9 @@ class Rows(LookUp):
 
     def materialise(self, out: Tensor, places: Places) -> None:
         ids, values = self.ids[places], self.values[places]
-        first = torch.arange(ids.shape[0], device=ids.device).unsqueeze(1) * out.shape[1]
-        out.view(-1, *out.shape[2:]).index_add_(0, (ids + first).flatten(), values.flatten(0, 1))
+        if ids.shape[0] > 1:
+            ids = ids + torch.arange(0, out.shape[0] * out.shape[1], out.shape[1], device=ids.device).unsqueeze(1)
+        out.view(-1, *out.shape[2:]).index_add_(0, ids.flatten(), values.flatten(0, 1))
 
     def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         values = self.values * weight.view(-1, *[1] * (self.values.dim() - 1))

@@ -55,13 +55,13 @@ class Outer(OfProducts):
 
     def settled(self, others: Sequence[Contribution], name: str) -> Contribution | None:
         """On long histories the users' gradients are smaller, and norm and sum need not multiply twice."""
-        maps = all_of(Outer, others)
+        maps = all_of(Outer, others) if others else []
         if maps is None:
             return None
-        left, right = self._joined(maps)
+        left, right = self._joined(maps) if maps else (self.left, self.right)
         if on_card(left) or sample_norms.prefers_gram(left.shape[1], left.shape[2], right.shape[2]):
             return None
-        gradient = workspace.take(f"gradients of {name}", (len(left), left.shape[2], right.shape[2]), left)
+        gradient = workspace.take(f"gradients of {name}", (left.shape[0], left.shape[2], right.shape[2]), left)
         return Dense(multiply_each(left.mT, right, gradient))
 
     def transposed(self) -> Outer:

@@ -67,4 +67,4 @@ def over_positions(values: Tensor, factors: Tensor | None = None) -> Contributio
     """
     if on_card(values):
         return OverPositions(values, factors)
-    return OverPositions(values, factors).summed()
+    return Dense((values if factors is None else values * factors).sum(1))

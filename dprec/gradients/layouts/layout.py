@@ -10,9 +10,8 @@ once more on real users by `dprec.verify`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +22,7 @@ _SCALARS = (int, float, str, torch.dtype, torch.device, type(None))
 _PLAIN = frozenset((*_SCALARS, bool, type(Ellipsis)))
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     rows: int  # consecutive rows of dimension 0 that belong to one user; 0 when the order is lost
     lost_at: str = ""
     second: int = 0  # rows of one user in dimension 1, where the first two dimensions have changed places
@@ -34,18 +32,19 @@ class Layout:
         return self.rows > 0
 
 
+of_users = lru_cache(maxsize=1 << 8)(Layout)  # so many rows of each user, in the batch's order
 # Memory that was written to while losses run, and may have other names, such as a view; held, so that it is no other's
-_MIXED: dict[int, torch.UntypedStorage] = {}  # with rows in no known order
-_WRITTEN: dict[int, torch.UntypedStorage] = {}  # users' rows into what was nobody's
+MIXED: dict[int, torch.UntypedStorage] = {}  # with rows in no known order
+WRITTEN: dict[int, torch.UntypedStorage] = {}  # users' rows into what was nobody's
 
 
 def layout_of(tensor: Tensor) -> Layout | None:
     """Return the tensor's layout; None means that it does not depend on the batch."""
     known: Layout | None = getattr(tensor, ATTRIBUTE, None)
-    if not (_MIXED or _WRITTEN) or (known is not None and not known.known):
+    if not (MIXED or WRITTEN) or (known is not None and not known.known):
         return known
     begin = _place(tensor)
-    lost = begin in _MIXED or (known is None and begin in _WRITTEN)
+    lost = begin in MIXED or (known is None and begin in WRITTEN)
     return Layout(0, "a write under another name") if lost else known
 
 
@@ -62,15 +61,15 @@ def mark_written(tensor: Tensor, layout: Layout) -> None:
         return
     with torch._C.DisableTorchFunction():
         base = tensor._base
-        (_WRITTEN if layout.known else _MIXED)[begin] = tensor.untyped_storage()
+        (WRITTEN if layout.known else MIXED)[begin] = tensor.untyped_storage()
     if layout.known and base is not None and getattr(base, ATTRIBUTE, None) is None and _leads(tensor, base):
         mark(base, layout)  # a column of a buffer
 
 
 def forget_writes() -> None:
     """Begin anew, for other losses."""
-    _MIXED.clear()
-    _WRITTEN.clear()
+    MIXED.clear()
+    WRITTEN.clear()
 
 
 def _place(tensor: Tensor) -> int:

@@ -32,7 +32,7 @@ def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
     data = [a for a in operands if not tape.trainable(a) and layout_of(a) is not None]
     if not data or (tape.trainable(operands[0]) and writes_first_argument(function.__name__)):
         return NotImplemented
-    shape = torch.broadcast_shapes(*(a.shape for a in operands))
+    shape = _broadcast(operands)
     used = next(a for a in operands if tape.trainable(a))
     lead = max(data, key=lambda a: a.dim())
     rows = tape.rows(lead, function.__name__, used)
@@ -56,6 +56,15 @@ def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
     result = function(*args, **kwargs)
     follow(function, args, kwargs, result, tape.users)
     return result
+
+
+def _broadcast(operands: list[Tensor]) -> torch.Size:
+    """Return the shape of what operands are together: mostly that of the one with the most dimensions."""
+    shape = max((operand.shape for operand in operands), key=len)
+    for operand in operands:
+        if operand.shape != shape[len(shape) - operand.dim() :]:
+            return torch.broadcast_shapes(*(each.shape for each in operands))
+    return shape
 
 
 def copied_for_users(tape: Recorder, operand: Tensor, shape: torch.Size, rows: int) -> Tensor:

@@ -73,16 +73,18 @@ def _in_groups(tape: Recorder, name: str, given: dict[str, Any], groups: int) ->
 
 def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, Any], affine: tuple[str, ...]) -> Any:
     x, shape = given["input"], tuple(given["normalized_shape"])
-    used = next((given[name] for name in affine if tape.trainable(given[name])), None)
-    if used is None or tape.trainable(x):
+    trained = {name: given[name] for name in affine if tape.trainable(given[name])}
+    if not trained or tape.trainable(x):
         return NotImplemented
-    refuse_of_users(function.__name__, *(given[name] for name in affine))
+    used = next(iter(trained.values()))
+    if len(trained) < len(affine):
+        refuse_of_users(function.__name__, *(given[name] for name in affine))
     rows = tape.rows(x, function.__name__, used)
     if len(shape) >= x.dim():
         raise UncoveredUse(
             f"parameter '{tape.name_of(used)}' normalises over the users' dimension; leave it out of normalized_shape"
         )
-    plain = {name: None if value is None else value.detach() for name, value in given.items() if name in affine}
+    plain = {name: given[name] if given[name] is None else given[name].detach() for name in affine}
     output, moments = _with_moments(function, x, shape, plain, given["eps"])
 
     def for_scale(gradient: Tensor) -> Contribution:

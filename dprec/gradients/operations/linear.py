@@ -23,13 +23,15 @@ from dprec_kernels.products import affine, is_plain_affine, overheard_affine
 def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     given = {"bias": None} | named(("input", "weight", "bias"), args, kwargs)
     x, weight, bias = given["input"], given["weight"], given["bias"]
-    if tape.trainable(x) or not (tape.trainable(weight) or tape.trainable(bias)) or _constant(x):
+    of_weight, of_bias = tape.trainable(weight), tape.trainable(bias)
+    if tape.trainable(x) or not (of_weight or of_bias) or _constant(x):
         return NotImplemented
-    refuse_of_users("linear", weight, bias)
+    if not (of_weight and of_bias):
+        refuse_of_users("linear", weight, bias)
     if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         return NotImplemented  # a vector as the weight, or one number as the bias of all
-    rows = tape.rows(x, "linear", weight if tape.trainable(weight) else bias)
-    fixed, shift = (each.detach() if tape.trainable(each) else each for each in (weight, bias))
+    rows = tape.rows(x, "linear", weight if of_weight else bias)
+    fixed, shift = weight.detach() if of_weight else weight, bias.detach() if of_bias else bias
     inputs = tape.by_user(x)
 
     def for_weight(gradient: Tensor) -> Contribution:

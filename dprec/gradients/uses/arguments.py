@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dprec.errors import NoRule
-from dprec.gradients.layouts.layout import Layout, layout_of, mark
+from dprec.gradients.layouts.layout import layout_of, mark, of_users
 
 # What torch's own functions also take for an argument's name.
 ALIASES = {"x": "input", "x1": "input", "a": "input", "x2": "other", "mat2": "other", "axis": "dim"}
@@ -32,6 +32,8 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 def by_user(tensor: Tensor, users: int) -> Tensor:
     """Return (users, positions, features) of a tensor whose rows are in the users' order."""
     tensor = at_least_float32(tensor.detach())
+    if tensor.dim() == 3 and tensor.shape[0] == users:
+        return tensor
     positions = tensor.numel() // max(1, users * tensor.shape[-1])
     return tensor.reshape(users, positions, tensor.shape[-1])
 
@@ -49,5 +51,5 @@ def refuse_of_users(name: str, *sides: Any) -> None:
 
 def marked(tensor: Tensor, rows: int) -> Tensor:
     """Return the tensor, declared to have `rows` rows of each user in the batch's order."""
-    mark(tensor, Layout(rows))
+    mark(tensor, of_users(rows))
     return tensor

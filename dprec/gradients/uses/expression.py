@@ -12,7 +12,7 @@ from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.pulled import Pulled
 from dprec.gradients.layouts.layout import operation_name
 
-_ATTRIBUTE = "_dprec_expression"
+EXPRESSION = "_dprec_expression"
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Expression:
 def express(result: Any, expression: Expression) -> Any:
     """Return the result, known from here on for what it is computed from, if a gradient can flow back at all."""
     if isinstance(result, Tensor) and result.requires_grad:
-        setattr(result, _ATTRIBUTE, replace(expression, version=result._version))
+        setattr(result, EXPRESSION, replace(expression, version=result._version))
     return result
 
 
 def expression_of(value: Tensor) -> Expression | None:
     """Return how this tensor follows from parameters: once changed in place, it is no longer just rows of one."""
-    found: Expression | None = getattr(value, _ATTRIBUTE, None)
+    found: Expression | None = getattr(value, EXPRESSION, None)
     if found is None or found.version == value._version:
         return found
     return replace(found, transpose=False, ids=None)
@@ -60,10 +60,9 @@ def factor_of(func: Callable[..., Any], args: Any, kwargs: Any, used: Sequence[T
 
 
 def attributed(used: Tensor, contribution: Contribution, users: int) -> list[tuple[nn.Parameter, Contribution]]:
-    """Return what a contribution to `used` is to each parameter behind it, in the smallest form there is."""
+    """Return what a contribution to an expression is to each parameter behind it, in the smallest form there is."""
     expression = expression_of(used)
-    if expression is None:
-        return [(used, contribution)]  # type: ignore[list-item]
+    assert expression is not None
     own = _without_autograd(expression, contribution, users)
     if own is not None:
         return [(expression.parameters[0], own)]

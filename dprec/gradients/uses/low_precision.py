@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -39,19 +39,21 @@ class OwnPrecision:
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._device = next((p.device.type for p in parameters.values()), "cpu")
         self._known = _declared.get() or torch.is_autocast_enabled(self._device)
-        self._known |= any(p.dtype in LOW for p in parameters.values())
+        self._known |= not LOW.isdisjoint({p.dtype for p in parameters.values()})
 
-    def refuse(self, tensors: Iterable[Tensor]) -> None:
+    def refuse(self, tensors: Sequence[Tensor]) -> None:
         """Look at what an operation is given, and at what it will be computed in."""
         if self._known:
             return
         if torch.is_autocast_enabled(self._device):  # where no gradient flows, too: roundings follow from shapes
             raise UncoveredUse(_by_itself(torch.get_autocast_dtype(self._device)))
-        low = [tensor for tensor in tensors if tensor.dtype in LOW]
-        if any(isinstance(tensor, torch.nn.Parameter) for tensor in low):
-            self._known = True  # a frozen one, which the guarantee speaks of
-        elif any(tensor.requires_grad for tensor in low):
-            raise UncoveredUse(_by_itself(low[0].dtype))
+        for tensor in tensors:
+            if tensor.dtype in LOW and isinstance(tensor, torch.nn.Parameter):
+                self._known = True  # a frozen one, which the guarantee speaks of
+                return
+        for tensor in tensors:
+            if tensor.dtype in LOW and tensor.requires_grad:
+                raise UncoveredUse(_by_itself(tensor.dtype))
 
 
 def _by_itself(dtype: torch.dtype) -> str:

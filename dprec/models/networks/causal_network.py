@@ -170,9 +170,8 @@ class CausalAttention(nn.Module):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each (B, heads, T, d/heads)."""
-        q, k, v = (
-            part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
-        )
+        heads = (*x.shape[:-1], self.heads, x.shape[-1] // self.heads)
+        q, k, v = (part(x).view(*heads).transpose(1, 2) for part in (self.query, self.key, self.value))
         return q, k, v
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:

@@ -39,7 +39,8 @@ class Adding:
     def recorded(self, part: Any, alone: Alone) -> Iterator[tuple[Any, Recorded]]:
         """Yield a micro-batch and what its users add, or that of each alone where the tape cannot tell them apart."""
         look = self.rules.look  # then rows are chosen from all micro-batches before any is clipped
-        return recorded(self.parameters, self.losses, part, read=self.rules.read, kept=look, alone=alone, unpadded=look)
+        read = self.rules.read if self.rules.schedules else None
+        return recorded(self.parameters, self.losses, part, read=read, kept=look, alone=alone, unpadded=look)
 
     def clipped(self, pieces: Iterable[tuple[Any, Recorded]], alone: Alone) -> list[Tensor]:
         """Add what was recorded; return the users' losses."""

@@ -1,0 +1,104 @@
+"""What is decided of a call follows from its form, so it is decided once for a form and not in every batch.
+
+Whose rows are whose, and whether a rule applies, follow from the operation, from the shapes, types and layouts of what
+it is given, and from its other arguments. In the batches of a bucket these are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from dprec.gradients.layouts.layout import ATTRIBUTE, MIXED, WRITTEN, Layout
+from dprec.gradients.uses.expression import EXPRESSION
+from dprec.gradients.uses.low_precision import LOW
+
+Form: TypeAlias = "tuple[Any, ...] | None"
+MOST = 1 << 13  # forms that are remembered
+_PLAIN = frozenset((bool, int, float, str, type(None), torch.dtype, torch.device))
+_OF_VALUES = frozenset((Tensor.__getitem__, Tensor.__setitem__))  # numbers in a tensor decide whose rows these are
+
+_OF_SIZES = frozenset((Tensor.view, Tensor.reshape, torch.reshape))  # the number of users is among their arguments
+
+
+def form_of(function: Callable[..., Any], args: Any, kwargs: Any, users: int, parameters: Container[int]) -> Form:
+    """Return the form of a call; None where something else may decide what becomes of it.
+
+    Of rows in the users' order only their number for each user counts. `parameters` has the ids of those trained.
+
+    >>> three, four = (torch.ones(users, 2) for users in (3, 4))
+    >>> for each in (three, four):
+    ...     setattr(each, ATTRIBUTE, Layout(1))
+    >>> form_of(torch.sum, (three, 1), {}, 3, ()) == form_of(torch.sum, (four, 1), {}, 4, ())
+    True
+    >>> form_of(torch.sum, (three, 1), {}, 3, ()) == form_of(torch.sum, (three, 0), {}, 3, ())
+    False
+    """
+    if MIXED or WRITTEN or function in _OF_VALUES:
+        return None
+    form: tuple[Any, ...] = (function, *kwargs)
+    by_user = False
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind in _PLAIN:
+            form = (form, kind, value if value != users or function not in _OF_SIZES else "users")
+        elif kind is Tensor or kind is nn.Parameter:
+            marks, shape, dtype = value.__dict__, value.shape, value.dtype
+            if EXPRESSION in marks or dtype in LOW:
+                return None
+            known: Layout | None = marks.get(ATTRIBUTE)
+            if kind is nn.Parameter or (value.requires_grad and value.is_leaf):
+                form = (form, known, shape, dtype, id(value) in parameters)
+            elif known is not None and known.rows and shape and shape[0] == users * known.rows:
+                form, by_user = (form, known.rows, shape[1:], dtype), True
+            else:
+                form = (form, known, shape, dtype)
+        elif kind is tuple:
+            for each in value:
+                if type(each) is not int:
+                    return None
+            form = (form, value)
+        else:
+            return None
+    return form if by_user else (form, users)
+
+
+class Decision(NamedTuple):
+    """What becomes of a call of one form: its rule runs, or it returns a result of this kind, shape and layout."""
+
+    by_rule: bool
+    kind: Any = None
+    layout: Layout | None = None
+    shape: tuple[int, ...] = ()  # but the first dimension
+
+    def mark(self, result: Any, users: int) -> bool:
+        """Give a result its layout; return False where it has another form than that of the first call."""
+        if type(result) is not self.kind or self.layout is None:
+            return type(result) is self.kind
+        shape, rows = result.shape, self.layout.rows
+        if rows and (shape[:1] != (users * rows,) or shape[1:] != self.shape):
+            return False
+        result.__dict__[ATTRIBUTE] = self.layout
+        return True
+
+
+DECISIONS: dict[Form, Decision] = {}
+
+
+def remember(form: Form, decision: Decision) -> None:
+    if form is not None:
+        if len(DECISIONS) >= MOST:
+            DECISIONS.clear()
+        DECISIONS[form] = decision
+
+
+def remember_result(form: Form, result: Any) -> None:
+    """Remember what a call that wrote to nothing has returned."""
+    if type(result) is Tensor:
+        known = getattr(result, ATTRIBUTE, None)
+        remember(form, Decision(False, Tensor, known, result.shape[1:] if result.dim() else ()))
+    elif type(result) in _PLAIN or type(result) is torch.Size:
+        remember(form, Decision(False, type(result)))
