@@ -125,7 +125,7 @@ class GaussianNoise:
                 if here:
                     for piece in alike:
                         for part in piece.split(CHUNK):
-                            part.add_(draw(len(part)).mul_(std))
+                            part.add_(draw(part.shape[0]).mul_(std))
                 else:
                     matrices = [matrix for piece in alike for matrix in _matrices(piece)]
                     of_matrices(matrices, std, self.placed(len(matrices)))

@@ -48,8 +48,8 @@ class Pass:
     def places(self) -> Tensor:
         """Where these positions lie among all users'."""
         begins = [user * self.width for user in self.users]
-        each = [torch.arange(at, at + n) for at, n in zip(begins, self.lengths, strict=True)]
-        return torch.cat(each).to(self.device)
+        each = [place for at, n in zip(begins, self.lengths, strict=True) for place in range(at, at + n)]
+        return torch.tensor(each, dtype=torch.int64, device=self.device)
 
 
 @dataclass

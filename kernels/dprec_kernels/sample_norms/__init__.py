@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import torch
 from torch import Tensor
 
 from dprec_kernels.paths import fast
@@ -20,13 +19,13 @@ def linear(left: Tensor, right: Tensor) -> Tensor:
     left (B, T, outputs) is the gradient of the map's output, right (B, T, inputs) its input. Where terms cancel the
     norm may be off by a few roundings of Σ_t ‖left_t‖ ‖right_t‖, in either form.
 
+    >>> import torch
     >>> linear(torch.ones(1, 3, 2), torch.ones(1, 3, 2))  # four entries, each 3
     tensor([36.], dtype=torch.float64)
     """
     if left.shape[:2] != right.shape[:2]:
         raise ValueError(f"left {tuple(left.shape)} and right {tuple(right.shape)} must agree in users and positions")
-    with torch.no_grad():
-        norms: Tensor = _fast(left).linear(left, right)
+    norms: Tensor = _fast(left).linear(left.detach(), right.detach())
     return norms
 
 
@@ -36,13 +35,13 @@ def rows(ids: Tensor, values: Tensor) -> Tensor:
     values (B, N, *rest) is the gradient of what ids (B, N) read; a bag's value is repeated for each of its ids.
     Reads of the same row by the same user add up before they are squared.
 
+    >>> import torch
     >>> rows(torch.tensor([[4, 7, 4]]), torch.tensor([[[1.0], [1.0], [1.0]]]))  # 2² + 1²
     tensor([5.], dtype=torch.float64)
     """
     if values.shape[:2] != ids.shape:
         raise ValueError(f"values {tuple(values.shape)} must hold one value for each of ids {tuple(ids.shape)}")
-    with torch.no_grad():
-        norms: Tensor = _fast(values).rows(ids, values)
+    norms: Tensor = _fast(values).rows(ids, values.detach())
     return norms
 
 

@@ -30,13 +30,13 @@ def prefers_gram(length: int, outputs: int, inputs: int) -> bool:
 def linear(left: Tensor, right: Tensor) -> Tensor:
     """Return (B,) ‖Σ_t left_t rightᵀ_t‖² in float64, for left (B, T, o) and right (B, T, i)."""
     direct = not prefers_gram(left.shape[1], left.shape[2], right.shape[2])
-    norms = torch.zeros(len(left), dtype=torch.float64, device=left.device)
+    norms = torch.zeros(left.shape[0], dtype=torch.float64, device=left.device)
     return (_built if direct else _gram)(left, right, norms)
 
 
 def _built(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
     shape = left.shape[2], right.shape[2]
-    for users in _slices(len(left), shape[0] * shape[1], PIECE):
+    for users in _slices(left.shape[0], shape[0] * shape[1], PIECE):
         a, b = _wide(left[users]), _wide(right[users])
         gradient = multiply_each(a.mT, b, workspace.take("gradient", (len(a), *shape), a))
         norms[users] = _square(gradient.flatten(1))
@@ -45,7 +45,7 @@ def _built(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
 
 def _gram(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
     length = left.shape[1]
-    for users in _slices(len(left), length * max(length, left.shape[2], right.shape[2]), GRAM_PIECE):
+    for users in _slices(left.shape[0], length * max(length, left.shape[2], right.shape[2]), GRAM_PIECE):
         a, b = _wide(left[users]), _wide(right[users])
         squared = product(a, a.mT).mul_(product(b, b.mT)).sum((1, 2), dtype=torch.float64)
         if length == 1:
