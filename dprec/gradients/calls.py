@@ -67,10 +67,9 @@ def form_of(function: Callable[..., Any], args: Any, kwargs: Any, users: int, pa
 
 
 class Decision(NamedTuple):
-    """What becomes of a call of one form: its rule runs, or it returns a result of this kind, shape and layout."""
+    """What becomes of a call of one form: it returns a result of this kind and layout, or its rule runs."""
 
-    by_rule: bool
-    kind: Any = None
+    kind: Any  # a type; None: the operation's rule runs
     layout: Layout | None = None
     shape: tuple[int, ...] = ()  # but the first dimension
 
@@ -85,20 +84,19 @@ class Decision(NamedTuple):
         return True
 
 
+BY_RULE = Decision(None)
 DECISIONS: dict[Form, Decision] = {}
 
 
-def remember(form: Form, decision: Decision) -> None:
-    if form is not None:
+def decision_of(result: Any) -> Decision | None:
+    """Return the decision behind what a call that wrote to nothing has returned; None of several results."""
+    if type(result) is Tensor:
+        return Decision(Tensor, getattr(result, ATTRIBUTE, None), result.shape[1:] if result.dim() else ())
+    return Decision(type(result)) if type(result) in _PLAIN or type(result) is torch.Size else None
+
+
+def remember(form: Form, decision: Decision | None) -> None:
+    if form is not None and decision is not None:
         if len(DECISIONS) >= MOST:
             DECISIONS.clear()
         DECISIONS[form] = decision
-
-
-def remember_result(form: Form, result: Any) -> None:
-    """Remember what a call that wrote to nothing has returned."""
-    if type(result) is Tensor:
-        known = getattr(result, ATTRIBUTE, None)
-        remember(form, Decision(False, Tensor, known, result.shape[1:] if result.dim() else ()))
-    elif type(result) in _PLAIN or type(result) is torch.Size:
-        remember(form, Decision(False, type(result)))

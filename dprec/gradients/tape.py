@@ -24,7 +24,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
-from dprec.gradients.calls import DECISIONS, Decision, form_of, remember, remember_result
+from dprec.gradients.calls import BY_RULE, DECISIONS, decision_of, form_of, remember
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
 from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
@@ -300,7 +300,7 @@ class Tape(AsWritten):
         if form in DECISIONS:
             self._precision.refuse(())
             decided = DECISIONS[form]
-            if not decided.by_rule:
+            if decided is not BY_RULE:
                 result = called(func, args, kwargs) if func in REPLACED else func(*args, **kwargs)
                 if not decided.mark(result, self.users):
                     follow(func, args, kwargs, result, self.users, ())
@@ -331,7 +331,7 @@ class Tape(AsWritten):
             all_counted = len(counted) == len(tensors)
             follow(func, args, kwargs, result, self.users, changed if all_counted else None, tensors)
             if all_counted and not changed:
-                remember_result(form, result)
+                remember(form, decision_of(result))
             return result
         entry = RULES.get(func)
         announced = entry is not None and entry.announces
@@ -349,7 +349,7 @@ class Tape(AsWritten):
             result = entry.run(self, func, args, kwargs)
             if result is not NotImplemented:
                 self._refuse_lost(func, tensors, used[0], entry.exchanged)
-                remember(form, Decision(by_rule=True))
+                remember(form, BY_RULE)
                 return result
             for value in used:  # a look-up of another kind, which announced nothing
                 self.announce(value, None)
