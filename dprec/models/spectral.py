@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.data.draws.batch import RankingBatch
+from dprec.models.base import at_last
 from dprec.models.described import DescribedRecommender
-from dprec.models.items.discriminant import DiscriminantItems, leading_release
+from dprec.models.items.discriminant import DiscriminantItems, leading_release, more_release
 from dprec.models.items.repeats import Repeats, repeat_release
 from dprec.models.items.spectral import SpectralItems, spectral_releases
+from dprec.models.items.succession import step_release
 from dprec.models.learning.learner import refuse_unless
 from dprec.models.networks.causal_network import Activation
 from dprec.models.networks.reattentive import ReAttentiveNetwork
@@ -40,6 +42,10 @@ class Spectral(DescribedRecommender):
             those, in place of the vectors of the pairs. 0 leaves it out.
         shrink: of `lead_share`: how far what noise hides of an item is drawn to what its pairs let expect. 1 is best
             for one item, and for ranking at a small ε; 0.5 keeps items as different as they are, and more are shown.
+        step_share: of `lead_share`'s kind of ranking: part for which item comes right after which. Pairs that stand out
+            then have their share of the chances after an item. 0 does not ask.
+        more_share: part for a larger count of that, if the first stands out, and else for the histories.
+        noise_share: items are described only while at most this share of them is expected to be noise alone.
         repeat_share: part for how often users meet an item again, and how soon; items that a user met are then scored
             by it. 0 scores them as if they were new, which ranks them high: for rankings that leave them out.
     """
@@ -60,15 +66,19 @@ class Spectral(DescribedRecommender):
         lead_share: float = 0.0,
         shrink: float = 1.0,
         clear: float = 0.0,
+        noise_share: float = 1.0,
+        step_share: float = 0.0,
+        more_share: float = 0.0,
         repeat_share: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
-        options_of_items = (items, top, rank, window, decay, damping, recent, frequency_share, pair_share, clear)
+        refuse_unless(lead_share > 0 or step_share == more_share == 0, "step_share", step_share, "0 without lead_share")
+        own = (items, top, rank, window, decay, damping, recent, frequency_share, pair_share, clear, noise_share)
         self.described = (
-            DiscriminantItems(*options_of_items, lead_share=lead_share, shrink=shrink)
+            DiscriminantItems(*own, lead_share=lead_share, shrink=shrink, step_share=step_share, more_share=more_share)
             if lead_share
-            else SpectralItems(*options_of_items)
+            else SpectralItems(*own)
         )
         refuse_unless(0 <= repeat_share < 1, "repeat_share", repeat_share, "0 or more, below 1")
         self.repeats = Repeats(repeat_share) if repeat_share else None
@@ -79,9 +89,14 @@ class Spectral(DescribedRecommender):
 
     @classmethod
     def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
-        described = spectral_releases(arguments["frequency_share"], arguments["pair_share"])
-        leads, again = arguments.get("lead_share"), arguments.get("repeat_share")
-        return *described, *([leading_release(leads)] if leads else []), *([repeat_release(again)] if again else [])
+        asked = (  # in the order of `releases`
+            ("lead_share", leading_release),
+            ("step_share", step_release),
+            ("more_share", more_release),
+            ("repeat_share", repeat_release),
+        )
+        others = [release(arguments[share]) for share, release in asked if arguments.get(share)]
+        return *spectral_releases(arguments["frequency_share"], arguments["pair_share"]), *others
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)
@@ -93,6 +108,9 @@ class Spectral(DescribedRecommender):
 
     def scores(self, batch: RankingBatch) -> Tensor:
         scores = super().scores(batch)
+        succession = getattr(self.described, "succession", None)
+        if succession is not None:
+            scores = succession(scores, at_last(batch.history, batch.history))
         return scores if self.repeats is None else self.repeats(scores, batch.history, batch.seen)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.special import ndtr
 from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Portion, Release
@@ -36,7 +37,9 @@ class DescribedItems(nn.Module):
     def prepare(self, histories: Histories, sums: ExactSums) -> None:
         """Choose the items and describe them, from sums over all users."""
 
-    def __init__(self, items: int, top: int, rank: int, clear: float, frequencies: Release) -> None:
+    def __init__(
+        self, items: int, top: int, rank: int, clear: float, frequencies: Release, noise_share: float = 1.0
+    ) -> None:
         super().__init__()
         refuse_unless(top >= 2, "top", top, "2 or more")
         refuse_unless(rank >= 1, "rank", rank, "1 or more")
@@ -44,7 +47,8 @@ class DescribedItems(nn.Module):
         self.items = items
         self.top = min(top, items - 1)
         self.rank = min(rank, self.top)
-        self.clear = clear
+        refuse_unless(0 < noise_share <= 1, "noise_share", noise_share, "a number above 0, up to 1")
+        self.clear, self.noise_share = clear, noise_share
         self.frequencies = frequencies
         self.popularity: Tensor
         self.place: Tensor
@@ -108,9 +112,12 @@ class DescribedItems(nn.Module):
 
     def _clear(self, counts: np.ndarray, noise_std: float) -> np.ndarray:
         """Return the ids, ascending, of the `top` most counted items, less those that are not clear of the noise."""
-        most = np.argpartition(-counts, self.top - 1)[: self.top]
-        most = most[np.argsort(-counts[most], kind="stable")]
-        return np.sort(most[: max(2, int((counts[most] >= self.clear * noise_std).sum()))])
+        most = np.argsort(-counts, kind="stable")[: self.top]
+        fits = counts[most] >= self.clear * noise_std
+        if noise_std and self.noise_share < 1:
+            noise_alone = (self.items - 1) * (1 - ndtr(counts[most] / noise_std))  # items so high, if none had users
+            fits &= noise_alone <= self.noise_share * np.arange(1, len(most) + 1)
+        return np.sort(most[: max(2, int(np.flatnonzero(fits).max(initial=-1)) + 1)])
 
 
 # Sums over users' histories: which items a user saw, and which items a user saw near each other.

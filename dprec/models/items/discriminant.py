@@ -21,10 +21,11 @@ from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
 from dprec.models.items.described import user_events
 from dprec.models.items.spectral import MIX, SpectralItems
+from dprec.models.items.succession import FIRST, Steps, Succession, step_release, steps, together
 from dprec.models.learning.learner import refuse_unless
 
 # Chosen on validation items of MovieLens-1M and Amazon Games at ε = 1 and 5 (docs/dpformer.md).
-CORE, STEEPER = 22.0, 0.7  # pairs describe items that at least CORE · noise^STEEPER users met
+CORE = 0.75  # pairs describe the n most popular items while these have at least CORE · noise · √n
 LARGEST = 2000  # items that pairs describe: time grows with the third power
 LATE = 0.3  # an event counts more the later it comes: its place in the history to this power
 NEAR, FAR, SHARP = 0.6, 0.85, 0.7  # a history fades by the first for one part, SHARP of it, by the second for the rest
@@ -44,6 +45,11 @@ def leading_release(lead_share: float) -> Release:
     return Release("histories before items", lead_share)
 
 
+def more_release(more_share: float) -> Release:
+    """More of the steps from item to item where they say something, else of the histories before items."""
+    return Release("steps, or histories before items", more_share)
+
+
 class DiscriminantItems(SpectralItems):
     """Spectral items that are ranked by how near a history is to those that led to them.
 
@@ -51,11 +57,15 @@ class DiscriminantItems(SpectralItems):
         arguments: those of `SpectralItems`.
         lead_share: part of the budget for the histories that led to each item.
         shrink: how far an item's mean is drawn to what is expected of it where noise hides it.
+        step_share: part of the budget for which item comes right after which; 0 does not ask.
+        more_share: part for more of that, if it says something, or else for more of the histories.
     """
 
     edge = EDGE
 
-    def __init__(self, *arguments: Any, lead_share: float, shrink: float = 1.0) -> None:
+    def __init__(
+        self, *arguments: Any, lead_share: float, shrink: float = 1.0, step_share: float = 0.0, more_share: float = 0.0
+    ) -> None:
         super().__init__(*arguments)
         rest = 1 - self.frequencies.share - self.pairs.share
         refuse_unless(
@@ -65,14 +75,24 @@ class DiscriminantItems(SpectralItems):
             "a number above 0 that frequency_share and pair_share leave",
         )
         refuse_unless(0 <= shrink <= 1, "shrink", shrink, "a number from 0 to 1")
+        refuse_unless((step_share > 0) == (more_share > 0), "more_share", more_share, "it and step_share, or neither")
+        left = rest - lead_share
+        refuse_unless(
+            min(step_share, more_share) >= 0 and step_share + more_share <= left,
+            "step_share",
+            step_share,
+            "0 or more, with more_share no more than other shares leave",
+        )
         self.leads = leading_release(lead_share)
+        self.steps = [step_release(step_share), more_release(more_share)] if step_share else []
+        self.succession = Succession(self.items) if step_share else None
         self.shrink = shrink
         self.ranked: Tensor
         self.register_buffer("ranked", torch.zeros(self.top, self.rank))
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        return *super().releases, self.leads
+        return *super().releases, self.leads, *self.steps
 
     @property
     def compared(self) -> Tensor:
@@ -91,17 +111,45 @@ class DiscriminantItems(SpectralItems):
         vectors[core] = found
         n, r = vectors.shape
         weights = self.recency(len(self.weights)).double().numpy()
-        leads = sums(self.leads, n * (r + 1), histories.users, histories_before(histories, place, vectors, weights))
-        ranking = discriminant(leads.reshape(n, r + 1), sums.std(self.leads), vectors, popularity, self.shrink)
+
+        def leads(release: Release) -> np.ndarray:
+            found = sums(release, n * (r + 1), histories.users, histories_before(histories, place, vectors, weights))
+            return found.reshape(n, r + 1)
+
+        found, noise = leads(self.leads), sums.std(self.leads)
+        ranking = discriminant(found, noise, vectors, popularity, self.shrink)
+        if self.succession is not None:
+            first, more = self.steps
+            among = np.sort(np.argsort(-popularity, kind="stable")[:FIRST])
+            ids = self.chosen.cpu().numpy()[among]
+            of_these = np.full(self.items, len(ids))
+            of_these[ids] = np.arange(len(ids))
+
+            def counted(release: Release) -> np.ndarray:
+                size = len(ids) ** 2
+                return sums(release, size, histories.users, steps(histories, of_these, len(ids))).reshape(len(ids), -1)
+
+            look = Steps(counted(first), sums.std(first), popularity[among], ranking.after(among))
+            if look.stand_out():
+                both = together(look.found, look.noise_std, counted(more), sums.std(more))
+                self.succession.set(ids, Steps(*both, look.popularity, look.chances).following())
+            else:
+                found, noise = together(found, noise, leads(more), sums.std(more))
+                ranking = discriminant(found, noise, vectors, popularity, self.shrink)
         self.describe(ranking.vectors)
         self.ranked.zero_()[:n, :r] = torch.from_numpy(ranking.compared / MIX)
         with torch.no_grad():
             self.bias[:n] = torch.from_numpy(ranking.bias)
 
     def core(self, popularity: np.ndarray, noise_std: float) -> np.ndarray:
-        """Return the places, ascending, of the items that pairs describe: at least two."""
+        """Return the places, ascending, of the items that pairs describe: at least two.
+
+        Noise among n items has eigenvalues up to 2 · noise_std · √n, and an item adds to those of its pairs about in
+        proportion to its popularity. So one more item helps while its popularity grows with the root of n.
+        """
         most = np.argsort(-popularity, kind="stable")[:LARGEST]
-        return np.sort(most[: max(2, int((popularity[most] >= CORE * noise_std**STEEPER).sum()))])
+        rare = popularity[most] < CORE * noise_std * np.sqrt(np.arange(1, len(most) + 1))
+        return np.sort(most[: max(2, int(rare.argmax()) if rare.any() else len(most))])
 
     def recency(self, recent: int) -> Tensor:
         ages = torch.arange(recent).float()
@@ -171,6 +219,14 @@ class Ranking:
     vectors: np.ndarray  # (n, r)
     compared: np.ndarray  # (n, r)
     bias: np.ndarray  # (n,)
+
+    def after(self, among: np.ndarray) -> np.ndarray:
+        """Return the chance (k, k) of each of the items `among` (k,) after a history of one of these alone."""
+        given = self.vectors[among]
+        given = given / np.maximum(np.linalg.norm(given, axis=1, keepdims=True), 1e-6)
+        found = [part @ self.compared.T + self.bias for part in np.array_split(given, -(-len(given) // 256))]
+        weights = [np.exp(scores - scores.max(1, keepdims=True)) for scores in found]
+        return np.concatenate([part[:, among] / part.sum(1, keepdims=True) for part in weights])
 
 
 def discriminant(

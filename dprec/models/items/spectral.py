@@ -49,6 +49,7 @@ class SpectralItems(DescribedItems):
         frequency_share: float,
         pair_share: float,
         clear: float,
+        noise_share: float = 1.0,
     ) -> None:
         rest = "a number above 0, below 1 less frequency_share"
         for name, value, fits, instead in (
@@ -61,7 +62,7 @@ class SpectralItems(DescribedItems):
         ):
             refuse_unless(fits, name, value, instead)
         frequencies, pairs = spectral_releases(frequency_share, pair_share)
-        super().__init__(items, top, rank, clear, frequencies)
+        super().__init__(items, top, rank, clear, frequencies, noise_share)
         self.window, self.decay, self.damping = window, decay, damping
         self.pairs = pairs
         self.error: Tensor

@@ -1,0 +1,125 @@
+"""Whether one item follows another: noisy sums over all users of which item comes right after which.
+
+Vectors of few numbers blur such rules. So these sums count ordered pairs of items, and of a count only those pairs are
+used that stand out of the noise and of what is expected without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.special import ndtr
+from torch import Tensor, nn
+
+from dprec.accounting.release import Portion, Release
+from dprec.data.logs.histories import Histories
+from dprec.models.items.described import user_events
+
+# Chosen on validation items of the eight logs of docs/studies/eight_logs.py.
+CLEAR = 3.0  # standard deviations by which a count exceeds what is expected: then the pair is used
+SURE = 4.0  # the same, to decide whether items follow each other at all
+LEAST = 0.03  # of all steps from item to item: what pairs that are sure exceed their expectation by, together
+MOST = 0.9  # of the chances after an item, what the pairs that are used take at most
+FIRST = 2000  # the items among which steps are counted: time and memory grow with the second power
+AFTER = 8  # items that may follow one, at most
+
+
+def step_release(share: float) -> Release:
+    """Which item comes right after which."""
+    return Release("items right after items", share)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A noisy count of steps: from each of n items (rows) to each (columns)."""
+
+    found: np.ndarray  # (n, n)
+    noise_std: float
+    popularity: np.ndarray  # (n,)
+    chances: np.ndarray  # (n, n), of the second right after the first as a model gives them without this count
+
+    def stand_out(self) -> bool:
+        """Whether items follow each other so often that it is worth counting how often."""
+        n, total = len(self.found), self.found.sum()
+        if total < SURE * n * self.noise_std or total <= 0:
+            return False
+        chance = n**2 * (1 - ndtr(SURE)) * (SURE + 1 / SURE) * self.noise_std  # what noise alone adds up to, about
+        return bool(self._exceeding(SURE).sum() - chance >= LEAST * total)
+
+    def following(self) -> np.ndarray:
+        """Return the chance (n, n) of the second item right after the first, where the count is clear; else 0."""
+        rate = np.maximum(self._exceeding(CLEAR), 0.0) / np.maximum(self._left(), self.noise_std + 1e-9)[:, None]
+        share: np.ndarray = rate / np.maximum(rate.sum(1, keepdims=True) / MOST, 1.0)
+        return share
+
+    def _left(self) -> np.ndarray:
+        """Return how many steps start at each item (n,)."""
+        left: np.ndarray = max(self.found.sum(), 0.0) * self.popularity / self.popularity.sum()
+        return left
+
+    def _exceeding(self, clear: float) -> np.ndarray:
+        """Return how far counts (n, n) exceed those of items that follow by popularity, 0 where they are not clear."""
+        left, share = self._left()[:, None], self.popularity / self.popularity.sum()
+        expected = left * np.maximum(self.chances, share)
+        # Users add at most 1 each, so the variance of a count is at most its expectation.
+        surplus = (self.found - expected) / np.sqrt(self.noise_std**2 + expected + 1e-18)
+        np.fill_diagonal(surplus, 0.0)
+        return np.where(surplus >= clear, self.found - left * share, 0.0)
+
+
+def steps(histories: Histories, place: np.ndarray, n: int) -> Iterator[Portion]:
+    """Every step from an item to another one: from the first of n items to the second is number first * n + second.
+
+    `place` (items,) is the place of an item among the n, n or more for other items.
+    """
+    for users, _, items in user_events(histories, each=1):
+        places = np.minimum(place[items], n)
+        first, second = places[:-1], places[1:]
+        told = (users[1:] == users[:-1]) & (first < n) & (second < n) & (first != second)
+        yield Portion(users[1:][told], first[told] * n + second[told], np.ones(int(told.sum())))
+
+
+def together(first: np.ndarray, noise: float, second: np.ndarray, other_noise: float) -> tuple[np.ndarray, float]:
+    """Return the best mean of two noisy answers to the same question, and the noise in it.
+
+    >>> [np.round(each, 3).tolist() for each in together(np.array([1.0]), 1.0, np.array([2.0]), 2.0)]
+    [[1.2], 0.894]
+    """
+    one, two = max(noise, 1e-9) ** -2, max(other_noise, 1e-9) ** -2
+    return (one * first + two * second) / (one + two), math.sqrt(1 / (one + two)) if noise else 0.0
+
+
+class Succession(nn.Module):
+    """Adds to what a model expects next the chance that an item follows the last one.
+
+    A model of what goes together does not know that one item comes right after another. Where users' steps show it,
+    this gives the items that follow their share of the chances, and the rest to what the model expects.
+    """
+
+    def __init__(self, items: int) -> None:
+        super().__init__()
+        self.after: Tensor
+        self.register_buffer("after", torch.zeros(items, AFTER, dtype=torch.int32))  # the items that follow each
+        self.chance: Tensor
+        self.register_buffer("chance", torch.zeros(items, AFTER))  # that they do; 0 for none
+
+    def set(self, ids: np.ndarray, following: np.ndarray) -> None:
+        """Keep the likeliest of the chances (n, n) that items `ids` (n,) follow each other."""
+        most = np.argsort(-following, axis=1, kind="stable")[:, :AFTER]
+        rows = torch.from_numpy(ids)
+        width = most.shape[1]
+        self.after[rows, :width] = torch.from_numpy(ids[most]).to(self.after)
+        self.chance[rows, :width] = torch.from_numpy(np.take_along_axis(following, most, 1)).to(self.chance)
+
+    def forward(self, scores: Tensor, last: Tensor) -> Tensor:
+        """Return the scores (B, items) as logs of chances, with those that follow `last` (B,); item 0 has 0."""
+        chance, after = self.chance[last], self.after[last].long()  # (B, AFTER)
+        scores = scores.index_fill(1, torch.zeros(1, dtype=torch.long, device=scores.device), -torch.inf)
+        expected = scores.log_softmax(1) + torch.log1p(-chance.sum(1, keepdim=True))
+        added = torch.logaddexp(expected.gather(1, after), chance.log())
+        found = expected.scatter(1, after, torch.where(chance > 0, added, expected.gather(1, after)))
+        return found.index_fill(1, torch.zeros(1, dtype=torch.long, device=scores.device), 0.0)
