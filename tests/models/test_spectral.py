@@ -303,3 +303,13 @@ def test_the_sum_of_histories_is_planned_and_paid_for() -> None:
     for share in (-0.1, 0.47, 0.6):
         with pytest.raises(UserError, match="lead_share"):
             Spectral(40, top=8, rank=4, frequency_share=0.03, pair_share=0.5, lead_share=share)
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(0.05, 50, 60), (0.3, 60, 90), (1.0, 450, 600)])
+def test_items_are_described_while_noise_alone_explains_few(share: float, least: int, most: int) -> None:
+    counts = np.random.default_rng(0).standard_normal(1001)
+    counts[1:51] += 20.0
+    counts[0] = -np.inf
+    chosen = Spectral(1001, top=1000, noise_share=share).described._clear(counts, 1.0)
+    assert {*range(1, 51)} <= {*chosen.tolist()}
+    assert least <= len(chosen) <= most

@@ -130,9 +130,9 @@ def test_noise_alone_does_not_stand_out() -> None:
     popularity, even = np.ones(n), np.full((n, n), 1 / n)
     for level in (0.0, 2.0, 20.0):
         found = level + 5.0 * rng.standard_normal((n, n))
-        assert not Steps(found, 5.0, popularity, even).stand_out()
+        assert not Steps(found, 5.0, popularity, 1.0, even).stand_out()
     found[np.arange(n), (np.arange(n) + 1) % n] += 400.0
-    look = Steps(found, 5.0, popularity, even)
+    look = Steps(found, 5.0, popularity, 1.0, even)
     assert look.stand_out()
     assert (look.following().argmax(1) == (np.arange(n) + 1) % n).all()
     assert look.following().sum(1).max() <= MOST + 1e-9
@@ -155,3 +155,10 @@ def test_shares_that_do_not_fit_are_refused(wrong: dict[str, float]) -> None:
 def test_a_plan_without_data_knows_all_releases() -> None:
     model = Spectral(ITEMS, repeat_share=0.02, **SHARES)
     assert Spectral.releases_of({"repeat_share": 0.02, **SHARES}) == model.releases
+
+
+def test_steps_are_counted_among_items_that_enough_users_met() -> None:
+    described = Spectral(60, top=50, rank=4, **SHARES).described
+    assert isinstance(described, DiscriminantItems)
+    assert described.countable(np.arange(1.0, 41.0), 4.0).tolist() == list(range(11, 40))
+    assert described.countable(np.arange(1.0, 41.0), 1e9).tolist() == [38, 39]

@@ -21,7 +21,7 @@ from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
 from dprec.models.items.described import user_events
 from dprec.models.items.spectral import MIX, SpectralItems
-from dprec.models.items.succession import FIRST, Steps, Succession, step_release, steps, together
+from dprec.models.items.succession import CLEAR, FIRST, Steps, Succession, step_release, steps, together
 from dprec.models.learning.learner import refuse_unless
 
 # Chosen on validation items of MovieLens-1M and Amazon Games at ε = 1 and 5 (docs/dpformer.md).
@@ -120,7 +120,8 @@ class DiscriminantItems(SpectralItems):
         ranking = discriminant(found, noise, vectors, popularity, self.shrink)
         if self.succession is not None:
             first, more = self.steps
-            among = np.sort(np.argsort(-popularity, kind="stable")[:FIRST])
+            among = self.countable(popularity, together(0.0, sums.std(first), 0.0, sums.std(more))[1])
+            part = popularity[among].sum() / popularity.sum()
             ids = self.chosen.cpu().numpy()[among]
             of_these = np.full(self.items, len(ids))
             of_these[ids] = np.arange(len(ids))
@@ -129,10 +130,10 @@ class DiscriminantItems(SpectralItems):
                 size = len(ids) ** 2
                 return sums(release, size, histories.users, steps(histories, of_these, len(ids))).reshape(len(ids), -1)
 
-            look = Steps(counted(first), sums.std(first), popularity[among], ranking.after(among))
+            look = Steps(counted(first), sums.std(first), popularity[among], part, ranking.after(among))
             if look.stand_out():
                 both = together(look.found, look.noise_std, counted(more), sums.std(more))
-                self.succession.set(ids, Steps(*both, look.popularity, look.chances).following())
+                self.succession.set(ids, Steps(*both, look.popularity, part, look.chances).following())
             else:
                 found, noise = together(found, noise, leads(more), sums.std(more))
                 ranking = discriminant(found, noise, vectors, popularity, self.shrink)
@@ -150,6 +151,11 @@ class DiscriminantItems(SpectralItems):
         most = np.argsort(-popularity, kind="stable")[:LARGEST]
         rare = popularity[most] < CORE * noise_std * np.sqrt(np.arange(1, len(most) + 1))
         return np.sort(most[: max(2, int(rare.argmax()) if rare.any() else len(most))])
+
+    def countable(self, popularity: np.ndarray, noise_std: float) -> np.ndarray:
+        """Return the places, ascending, of items that enough users met for a step between two to be clear of noise."""
+        most = np.argsort(-popularity, kind="stable")[:FIRST]
+        return np.sort(most[: max(2, int((popularity[most] >= CLEAR * noise_std).sum()))])
 
     def recency(self, recent: int) -> Tensor:
         ages = torch.arange(recent).float()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,31 +41,33 @@ class Steps:
     found: np.ndarray  # (n, n)
     noise_std: float
     popularity: np.ndarray  # (n,)
+    part: float  # of the popularity of all items that a model describes, that of these n together
     chances: np.ndarray  # (n, n), of the second right after the first as a model gives them without this count
 
     def stand_out(self) -> bool:
         """Whether items follow each other so often that it is worth counting how often."""
         n, total = len(self.found), self.found.sum()
-        if total < SURE * n * self.noise_std or total <= 0:
+        if total < 2 * n * self.noise_std or total <= 0:
             return False
         chance = n**2 * (1 - ndtr(SURE)) * (SURE + 1 / SURE) * self.noise_std  # what noise alone adds up to, about
         return bool(self._exceeding(SURE).sum() - chance >= LEAST * total)
 
     def following(self) -> np.ndarray:
         """Return the chance (n, n) of the second item right after the first, where the count is clear; else 0."""
-        rate = np.maximum(self._exceeding(CLEAR), 0.0) / np.maximum(self._left(), self.noise_std + 1e-9)[:, None]
+        left = self._left() / self.part  # to all items, not only to these
+        rate = np.maximum(self._exceeding(CLEAR), 0.0) / np.maximum(left, self.noise_std + 1e-9)[:, None]
         share: np.ndarray = rate / np.maximum(rate.sum(1, keepdims=True) / MOST, 1.0)
         return share
 
     def _left(self) -> np.ndarray:
-        """Return how many steps start at each item (n,)."""
+        """Return how many steps to these items start at each (n,)."""
         left: np.ndarray = max(self.found.sum(), 0.0) * self.popularity / self.popularity.sum()
         return left
 
     def _exceeding(self, clear: float) -> np.ndarray:
         """Return how far counts (n, n) exceed those of items that follow by popularity, 0 where they are not clear."""
         left, share = self._left()[:, None], self.popularity / self.popularity.sum()
-        expected = left * np.maximum(self.chances, share)
+        expected = left * np.maximum(self.chances / self.part, share)
         # Users add at most 1 each, so the variance of a count is at most its expectation.
         surplus = (self.found - expected) / np.sqrt(self.noise_std**2 + expected + 1e-18)
         np.fill_diagonal(surplus, 0.0)
@@ -83,7 +86,7 @@ def steps(histories: Histories, place: np.ndarray, n: int) -> Iterator[Portion]:
         yield Portion(users[1:][told], first[told] * n + second[told], np.ones(int(told.sum())))
 
 
-def together(first: np.ndarray, noise: float, second: np.ndarray, other_noise: float) -> tuple[np.ndarray, float]:
+def together(first: Any, noise: float, second: Any, other_noise: float) -> tuple[Any, float]:
     """Return the best mean of two noisy answers to the same question, and the noise in it.
 
     >>> [np.round(each, 3).tolist() for each in together(np.array([1.0]), 1.0, np.array([2.0]), 2.0)]
