@@ -128,10 +128,14 @@ def run(log: Path, recipe: str, epsilon: str, seed: str) -> dict[str, object]:
 
 
 def table(file: Path) -> None:
+    print("\n".join(lines(file)))
+
+
+def lines(file: Path) -> list[str]:
     """NDCG@10 on validation items in %, seen items masked, mean over seeds; the last column the mean gain."""
     rows = [row for row in _rows(file) if "error" not in row]
     logs = [log for log in (*REAL, *INVENTED) if any(row["log"] == log for row in rows)]
-    print("| ε | recipe |", " | ".join(logs), "| over popularity |\n|---|---|" + "---|" * (len(logs) + 1))
+    made = [f"| ε | recipe | {' | '.join(logs)} | over popularity |", "|---|---|" + "---|" * (len(logs) + 1)]
     for epsilon, recipe in dict.fromkeys((row["epsilon"], row["recipe"]) for row in rows):
         cells, gains = [], []
         for log in logs:
@@ -143,9 +147,9 @@ def table(file: Path) -> None:
             cells.append(f"{100 * reached:.2f}")
             gains.append(reached / found[0]["popularity_ndcg@10"])
         whole = f"{statistics.geometric_mean(gains):.2f} times" if len(gains) == len(logs) else ""
-        print(f"| {epsilon} | `{recipe}` |", " | ".join([*cells, whole]), "|")
-    cells = {row["log"]: f"{100 * row['popularity_ndcg@10']:.2f}" for row in rows}
-    print("| | popularity |", " | ".join(cells[log] for log in logs), "| 1 |")
+        made.append(f"| {epsilon} | `{recipe}` | {' | '.join([*cells, whole])} |")
+    popularity = {row["log"]: f"{100 * row['popularity_ndcg@10']:.2f}" for row in rows}
+    return [*made, f"| | popularity | {' | '.join(popularity[log] for log in logs)} | 1 |"]
 
 
 def _rows(file: Path) -> list[dict]:
