@@ -62,7 +62,7 @@ class Learned(Learner):
         self.model = model
 
     def losses(self, batch: Any) -> Tensor:
-        return self.model.losses(batch.content)
+        return self.model.losses(batch)
 
     def measure(self, batch: Any) -> None:
         """Nothing is held out."""
