@@ -10,18 +10,17 @@ What a model, its data or its training may not do, and which file refuses it:
     use a module that mixes users or rewrites its weights     bypass
     write to a parameter or a buffer within a step            state
     move a parameter by a gradient that is not private        bypass
-    take a step without the private gradient, or two          bypass
+    take a step without the private gradient, or two          training/step_order
     give a batch that is not what the sampler drew            loading
     have no row of its own for a drawn user, or two           loading
     let a user's rows of a table depend on other users        sparsity/rows: declared, counts
     use a table as a whole that a strategy rules              sparsity/rows/row_rules
-    take more than one optimizer or gradient a step           models/learning/optimizers for a Learner; training:
-                                                              lightning_checks, script_checks
+    take more than one optimizer or gradient a step           training: lightning_checks, script_checks
     run a backward pass of its own, or change gradients       gradients/tape, bypass
     compute in less precision than the guarantee says         gradients/uses/low_precision, arithmetic
-    change what Lightning's trainer does with a step          switches; training: other_callbacks, lightning_checks;
+    change what Lightning's trainer does with a step          switches; training/lightning_checks;
                                                               run/trainer; with several devices distributed/replicas
-    change it from a script                                   training: step_order, between, script_checks
+    change it from a script                                   training: step_order, script_checks
 
 Not refused but taken care of: `entropy` reseeds the generators that masks are drawn from, which `reachable` finds, and
 `training/saved` keeps out of a checkpoint what is not private. `verify` uses three of these files: `same_draws` gives

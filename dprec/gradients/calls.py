@@ -20,7 +20,6 @@ Form: TypeAlias = "tuple[Any, ...] | None"
 MOST = 1 << 13  # forms that are remembered
 _PLAIN = frozenset((bool, int, float, str, type(None), torch.dtype, torch.device))
 _OF_VALUES = frozenset((Tensor.__getitem__, Tensor.__setitem__))  # numbers in a tensor decide whose rows these are
-
 _OF_SIZES = frozenset((Tensor.view, Tensor.reshape, torch.reshape))  # the number of users is among their arguments
 
 

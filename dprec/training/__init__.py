@@ -5,7 +5,7 @@ automatic           a LightningModule that leaves its step to Lightning
 script              `private`: a model, its optimizer and a loader or a data set, from a script
 loaders             whose draws can be accounted for, of any data set with one item per user; or your own loader's
 micro_batches       a step's batch, by the collate function that a script has
-step_order, between what a script may do between a draw and its step
-lightning_checks, script_checks, other_callbacks    what is refused
+step_order          what may be done between a draw and its step, in a script and in Lightning
+lightning_checks, script_checks    what is refused
 saved               takes out of a checkpoint what is not private
 """

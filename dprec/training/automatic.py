@@ -40,13 +40,13 @@ class OwnLosses:
 
     def __init__(self, module: pl.LightningModule) -> None:
         own: Any = getattr(module, "losses", None)
-        self.takes_no_step = callable(own)  # so that training_step, which would log the loss, is not called
-        self._name = "losses" if callable(own) else STEP
-        step: Callable[..., Any] = own if callable(own) else module.training_step
+        self.by_losses = callable(own)  # then training_step, which would log the loss, is not called
+        self._name = "losses" if self.by_losses else STEP
+        step: Callable[..., Any] = own if self.by_losses else module.training_step
         self.__wrapped__ = getattr(step, "__func__", step)  # whose global variables are looked at
         self._module, self._step = module, step
         takes = beside(module, "utilities.signature_utils.is_param_in_hook_signature")
-        self._numbered = self._name == STEP and takes(step, "batch_idx", min_args=2)
+        self._numbered = not self.by_losses and takes(step, "batch_idx", min_args=2)
         self._number = 0
         self._to_log: set[int] = set()
 
@@ -132,7 +132,7 @@ class AutomaticStep:
         self.losses.log_once(batch)
         with self._trainer.precision_plugin.train_step_context():
             loss = steps.gradient(parameters, self.losses, batch)
-        if loss is not None and self.losses.takes_no_step:
+        if loss is not None and self.losses.by_losses:
             self._module.log("loss_not_private", loss, prog_bar=True, batch_size=1)
         order.filled(PrivateGradients(parameters))
         return torch.tensor(loss or 0.0, device=self._module.device)
@@ -152,11 +152,15 @@ class AutomaticStep:
 
     def _begun(self) -> tuple[PrivateSteps, StepOrder]:
         if self._steps is None or self._order is None:
-            raise UserError(
-                "a step would be taken without privacy, since Privacy was not told that training begins: leave out "
-                "callbacks that train by themselves, and let none take others out of the trainer"
-            )
+            raise not_begun()
         return self._steps, self._order
+
+
+def not_begun() -> UserError:
+    return UserError(
+        "a step would be taken without privacy, since Privacy was not told that training begins: leave out "
+        "callbacks that train by themselves, and let none take others out of the trainer"
+    )
 
 
 @contextmanager

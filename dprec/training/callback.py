@@ -14,11 +14,10 @@ from dprec.contract import AsksOfAll, Drawable, offers
 from dprec.data.draws.continued import draw_from
 from dprec.data.draws.length import steps_of
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of, refuse_strategy
-from dprec.errors import UserError
 from dprec.lightning import Callback
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, TrainingTarget
-from dprec.training.automatic import AutomaticStep
+from dprec.training.automatic import AutomaticStep, not_begun
 from dprec.training.lightning_checks import refuse_averaging, refuse_module, refuse_overtaking, refuse_tuners
 from dprec.training.loaders import private_loader
 from dprec.training.saved import begins_anew, forget_evaluation, forget_measured
@@ -85,10 +84,7 @@ class Privacy(PrivateRun, Callback):
     def terms(self) -> Terms:
         """What a model may ask of this run, from the start of training on."""
         if not hasattr(self, "_steps"):
-            raise UserError(
-                "training asks for the terms of a private run before Privacy was told that it begins: leave out "
-                "callbacks that train by themselves, and let none take others out of the trainer"
-            )
+            raise not_begun()
         return self._steps.terms
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:

@@ -42,9 +42,8 @@ class _MeanLoss(torch.autograd.Function):
             with torch.enable_grad():
                 loss = losses(getattr(part, "content", part)).sum() / users  # of a loader of a user's own
             mean += float(loss.detach())
-            for gradient, own in zip(
-                ctx.gradients, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True
-            ):
+            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            for gradient, own in zip(ctx.gradients, found, strict=True):
                 if own is not None:
                     gradient.add_(own)
         ranks.sum_all_(ctx.gradients)
