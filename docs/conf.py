@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from dprec import __version__
-from dprec.cli.shipped import first_sentence, shipped
+from dprec.cli.arguments import first_sentence, shipped
 
 project, author, release = "dprec", "the dprec authors", __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -41,7 +41,7 @@ def audit(line: CommandLine, console: Console) -> None:
     recipe.
     """
     # Imported here, so that help does not wait for torch.
-    from dprec.auditing import picture, report
+    from dprec.auditing import report
     from dprec.auditing.audit import Audit
     from dprec.auditing.systems import asked_canaries, asked_systems
     from dprec.reporting.figure import pyplot
@@ -59,7 +59,7 @@ def audit(line: CommandLine, console: Console) -> None:
     except UserError:
         console.print("no picture: it needs matplotlib")
     else:
-        picture.exposures(found["systems"], canaries.references, run.folder / "exposure.png")
+        report.draw_exposures(found["systems"], canaries.references, run.folder / "exposure.png")
     broken = [f"{row['system']}: {breach}" for row in found["systems"] for breach in row["breaches"]]
     if broken:
         raise Breach(f"the guarantee is not kept: {'; '.join(broken)}")

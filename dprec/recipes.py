@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dprec.cli.arguments import CommandLine
+from dprec.cli.arguments import CommandLine, first_sentence, recipe_named, shipped
 from dprec.cli.command import Command, print_json
-from dprec.cli.shipped import first_sentence, recipe_named, shipped
 from dprec.errors import UserError
 
 if TYPE_CHECKING:

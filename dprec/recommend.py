@@ -70,8 +70,7 @@ def recommend(line: CommandLine, console: Console) -> None:
 
 def _recommend_for(served: Served, text: str, count: int, exclude_seen: bool, as_json: bool, console: Console) -> None:
     from dprec.run.console import recommendation_table
-    from dprec.serving.events import example
-    from dprec.serving.histories import split_ids
+    from dprec.serving.histories import example, split_ids
 
     history = split_ids(text)
     if history and served.context_columns is not None:
@@ -84,7 +83,7 @@ def _recommend_for(served: Served, text: str, count: int, exclude_seen: bool, as
 
 
 def _after(served: Served, events: list[Any], where: str, count: int, exclude_seen: bool) -> Recommended:
-    from dprec.serving.events import History
+    from dprec.serving.histories import History
 
     history = History.read(events, where, served.context_columns)
     (found,) = served.recommend_after([history], count, exclude_seen)

@@ -43,7 +43,7 @@ def serve(line: CommandLine, console: Console) -> None:
     {"error": one line}.
     """
     # Imported here, so that help does not wait for torch.
-    from dprec.serving.events import History
+    from dprec.serving.histories import History
     from dprec.serving.question import Limits
     from dprec.serving.served import load
     from dprec.serving.service import refuse_without_packages, server

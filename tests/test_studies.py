@@ -18,8 +18,7 @@ from scipy.special import ndtr
 
 from dprec import Clicks, Sequences, TextItems
 from dprec.auditing import eana
-from dprec.convex.losses import Logistic
-from dprec.convex.minimum import minimum
+from dprec.convex.losses import Logistic, minimum
 from tests.commands.support import ROOT, environment
 from tests.kernels.interpreter import outside
 from tests.studies import NAMES, STUDIES, load, run
@@ -36,7 +35,7 @@ DEEPER = {  # what a study is about: a formula, a release or a kernel that no pu
     "normals": ["dprec.noise", "dprec_kernels"],
     "shares": ["dprec.accounting", "dprec.data", "dprec.models.items", "dprec.noise"],
     "text_accuracy": ["dprec.run.saved"],
-    "text_items": ["dprec.data.datasets", "dprec.metrics.ranks"],
+    "text_items": ["dprec.data.datasets", "dprec.metrics.ranking"],
 }
 
 

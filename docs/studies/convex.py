@@ -28,10 +28,9 @@ import study
 from dprec.accounting.budget import PrivacyBudget, calibrate
 from dprec.accounting.ledger import Event
 from dprec.convex import BiasReducedSGD, OutputPerturbation
-from dprec.convex.debiasing import TruncatedGeometric
-from dprec.convex.losses import Logistic, Sigmoid
-from dprec.convex.minimum import gradient, minimum, risk
-from dprec.convex.release.design import bounded_rows, mean_of
+from dprec.convex.debiasing import TruncatedGeometric, steps_within_filter
+from dprec.convex.losses import Logistic, Sigmoid, gradient, minimum, risk
+from dprec.convex.release.measurements import bounded_rows, mean_of, measurements_wanted, recovers
 from dprec.convex.release.mechanisms import (
     Gaussian,
     Laplace,
@@ -41,10 +40,8 @@ from dprec.convex.release.mechanisms import (
     VectorNoise,
     draws,
 )
-from dprec.convex.release.recovery import measurements_wanted, recovers
 from dprec.convex.release.regimes import gaussian_multiplier, regime
 from dprec.convex.sgd import Descent
-from dprec.convex.stopping import steps_within_filter
 from dprec.data.datasets.click_presets import VOCABULARIES
 from dprec.data.datasets.invented import FEATURES, NUMBERS, synthetic_clicks
 from dprec.metrics import ClickMetrics

@@ -23,7 +23,7 @@ import study
 from dprec import Privacy, Sequences, TextItems, Transformer
 from dprec.data.datasets.invented import synthetic_interactions
 from dprec.metrics import RankingMetrics
-from dprec.metrics.ranks import both_ranks
+from dprec.metrics.ranking import both_ranks
 from study import Row
 
 COLUMNS = {

@@ -84,7 +84,7 @@ class Sampling:
         if given and not hasattr(sampler, "served"):
             raise UserError(
                 f"{type(sampler).__name__} has periods and does not say which step a batch was drawn for: give it "
-                "served(), as dprec.data.draws.stream.PeriodBatches has it"
+                "served(), as dprec.data.draws.poisson.PeriodBatches has it"
             )
         _refuse_shared([part for part, _ in given])
         periods = tuple(Period(part.start, len(part), steps) for part, steps in given)

@@ -20,8 +20,7 @@ from dprec.auditing.eana import untouched_rows
 from dprec.auditing.exposure import losses_of, trained_model
 from dprec.auditing.group import group_epsilons, most_exposed
 from dprec.auditing.one_run import DOUBT, LowerBound, audited_delta, lower_bound
-from dprec.auditing.planted.canaries import Canaries, Planted
-from dprec.auditing.planted.directions import PREFIX, PUSH, Marked, marked
+from dprec.auditing.planted import PREFIX, PUSH, Canaries, Marked, Planted, marked
 from dprec.auditing.systems import System, canaried, recorded
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import Settings
@@ -30,7 +29,7 @@ from dprec.models import Learner, Recommender
 from dprec.run.experiment import Experiment, resume, start
 from dprec.run.saved.checkpoints import read_checkpoint
 from dprec.run.saved.folder import RunFolder, write_json
-from dprec.run.saved.trusted import foreign_names
+from dprec.run.saved.resume import foreign_names
 
 TRAINING = 0.7  # of the time that is left goes to training, the rest to measuring
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy import special, stats
 
-from dprec.auditing.planted.directions import own_state
+from dprec.auditing.planted import own_state
 from dprec.cli.classes import build
 from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import UserError

@@ -12,7 +12,7 @@ from typing import Any
 import pytorch_lightning as pl
 import yaml
 
-from dprec.auditing.planted.canaries import WITH_CONTEXT, CanariedSequences, Canaries
+from dprec.auditing.planted import WITH_CONTEXT, CanariedSequences, Canaries
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import path_of, resolve
 from dprec.cli.parser import Settings, parse

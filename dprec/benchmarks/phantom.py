@@ -17,8 +17,7 @@ from torch import Tensor
 from dprec.benchmarks import report
 from dprec.benchmarks.peers import SYSTEMS
 from dprec.benchmarks.report import Row
-from dprec.benchmarks.shapes import Shape
-from dprec.benchmarks.systems import CannotRun, DprecPlain, PlainTransformer, System
+from dprec.benchmarks.systems import CannotRun, DprecPlain, PlainTransformer, Shape, System
 from dprec.benchmarks.timing import MB, against, peak_mb, race
 from dprec.data import SequenceBatch
 from dprec.reporting import figure

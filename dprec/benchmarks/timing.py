@@ -19,8 +19,7 @@ import numpy as np
 import torch
 
 from dprec.benchmarks.process import GIVE_BACK, environment
-from dprec.benchmarks.shapes import Shape
-from dprec.benchmarks.systems import System
+from dprec.benchmarks.systems import Shape, System
 
 Step = Callable[[], object]  # with a method `fetch`, if it gets ready in time that does not count
 

@@ -12,7 +12,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 import jsonargparse
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from dprec.cli.shipped import hint, shipped
 from dprec.errors import UserError
 
 __all__ = ["CommandLine", "NonNegativeInt", "PositiveInt", "add_recipes", "add_run", "listed", "short"]
@@ -160,3 +159,51 @@ def _recipe(word: str) -> str:
         instead = f"{name} alone is the one that comes with dprec" if known else hint(name)
         raise UserError(f"no recipe at {word!r}: {instead}")
     raise UserError(f"{word!r} is neither a recipe nor an option; {hint(word)}; options are --key value")
+
+
+INSTALLED = Path(__file__).parent / "recipes"  # setup.py puts them here when it builds
+CHECKOUT = Path(__file__).parents[2] / "recipes"
+
+
+def shipped() -> dict[str, Path]:
+    """Every recipe by its name."""
+    folder = INSTALLED if INSTALLED.is_dir() else CHECKOUT
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def recipe_named(name: str) -> Path:
+    """The shipped recipe of this name.
+
+    >>> recipe_named("quickstart").name
+    'quickstart.yaml'
+    >>> recipe_named("quickstrat")
+    Traceback (most recent call last):
+    dprec.errors.UserError: no recipe is called 'quickstrat'; did you mean quickstart?
+    """
+    recipes = shipped()
+    if name in recipes:
+        return recipes[name]
+    raise UserError(f"no recipe is called {name!r}; {hint(name)}")
+
+
+def hint(name: str) -> str:
+    """What to give in place of a name that no recipe has."""
+    close = difflib.get_close_matches(name, shipped(), n=1)
+    return f"did you mean {close[0]}?" if close else "`dprec recipes` lists those that come with dprec"
+
+
+def first_sentence(path: Path) -> str:
+    """The first sentence of the comment at a recipe's top.
+
+    >>> first_sentence(recipe_named("quickstart"))
+    'A private Transformer recommender on generated data: 20,000 users, 300 items, no download.'
+    """
+    words: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        words += line.removeprefix("#").split()
+        ends = [place for place, word in enumerate(words) if word.endswith(".")]
+        if ends:
+            return " ".join(words[: ends[0] + 1])
+    return " ".join(words)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from dprec.convex.losses import Loss
-from dprec.convex.minimum import gradient, risk
+from dprec.convex.losses import Loss, gradient, risk
 from dprec.convex.release.mechanisms import VectorNoise
 from dprec.errors import UserError
 

@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from dprec.accounting.ledger import Ledger
 from dprec.convex.losses import Loss, find_loss
-from dprec.convex.release.design import bounded_rows
+from dprec.convex.release.measurements import bounded_rows
 from dprec.convex.release.regimes import refuse_word
 from dprec.errors import UserError
 

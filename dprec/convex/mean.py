@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dprec.accounting.ledger import Ledger
-from dprec.convex.release.design import bounded_rows
+from dprec.convex.release.measurements import bounded_rows
 from dprec.convex.release.mechanisms import VectorNoise, draws
 from dprec.convex.release.regimes import choose, promise
 

@@ -9,11 +9,9 @@ import numpy as np
 
 from dprec.accounting.ledger import Event, Ledger
 from dprec.convex.estimator import Estimator
-from dprec.convex.losses import ConvexLoss, bounded_targets, find_convex_loss
-from dprec.convex.minimum import minimum
-from dprec.convex.release.design import bounded_rows
+from dprec.convex.losses import ConvexLoss, bounded_targets, find_convex_loss, minimum
+from dprec.convex.release.measurements import bounded_rows, project_linf
 from dprec.convex.release.mechanisms import VectorNoise, on_grid
-from dprec.convex.release.recovery import project_linf
 from dprec.convex.release.regimes import check_budget, gaussian_multiplier, promise
 from dprec.errors import UserError
 

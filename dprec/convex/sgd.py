@@ -12,13 +12,20 @@ from scipy import sparse
 
 from dprec.accounting.ledger import Event, Ledger
 from dprec.convex.boosting import Boosting
-from dprec.convex.debiasing import Draw, TruncatedGeometric, debiased
+from dprec.convex.debiasing import (
+    Draw,
+    TruncatedGeometric,
+    call_epsilon,
+    debiased,
+    ledger_of,
+    steps_within_filter,
+    steps_within_ledger,
+)
 from dprec.convex.estimator import Estimator
 from dprec.convex.losses import Loss, bounded_targets, find_loss
-from dprec.convex.release.design import bounded_rows
+from dprec.convex.release.measurements import bounded_rows
 from dprec.convex.release.mechanisms import Gaussian, Projection, Recovery, VectorNoise, draws
 from dprec.convex.release.regimes import check_budget, gaussian_multiplier, promise, regime
-from dprec.convex.stopping import call_epsilon, ledger_of, steps_within_filter, steps_within_ledger
 from dprec.errors import UserError
 
 Model = TypeVar("Model", bound="BiasReducedSGD")

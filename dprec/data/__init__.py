@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dprec.data.clicks import Clicks
-    from dprec.data.draws.batch import ClickBatch, RankingBatch, SequenceBatch
+    from dprec.data.draws.batch import ClickBatch, PersonTextBatch, RankingBatch, SequenceBatch, TextBatch
     from dprec.data.draws.poisson import PoissonBatches, ShuffledBatches
-    from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
     from dprec.data.selection.catalogue import Catalogue
     from dprec.data.sequences import Sequences
     from dprec.data.texts import Texts
@@ -40,13 +39,13 @@ _HOMES = {
     "Catalogue": "selection.catalogue",
     "ClickBatch": "draws.batch",
     "Clicks": "clicks",
-    "PersonTextBatch": "draws.text_batch",
+    "PersonTextBatch": "draws.batch",
     "PoissonBatches": "draws.poisson",
     "RankingBatch": "draws.batch",
     "SequenceBatch": "draws.batch",
     "Sequences": "sequences",
     "ShuffledBatches": "draws.poisson",
-    "TextBatch": "draws.text_batch",
+    "TextBatch": "draws.batch",
     "Texts": "texts",
 }
 

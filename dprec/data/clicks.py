@@ -13,8 +13,7 @@ from dprec.data.click_logs.log import ClickLog, EvaluatedRecords, TrainingRecord
 from dprec.data.click_logs.users import TrainingPeople
 from dprec.data.datasets.click_presets import PRESETS, ClickDataset, NamedSettings, criteo_rows, open_clicks
 from dprec.data.draws.batch import ClickBatch, PersonBatch
-from dprec.data.draws.poisson import UserBatches, batch_of
-from dprec.data.draws.stream import PeriodBatches
+from dprec.data.draws.poisson import PeriodBatches, UserBatches, batch_of
 from dprec.data.formats import AUTO
 from dprec.data.logs.stand_in import OnMissing
 from dprec.data.logs.store import content_of

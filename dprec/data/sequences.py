@@ -216,7 +216,7 @@ class Sequences(SampledData):
         if self._chosen is None:
             raise UserError(
                 "data.catalogue is private, but no release has chosen it: use dprec.fit, or in Python call "
-                "dprec.run.chosen_catalogue.settle_catalogue(data, privacy) before the trainer's fit"
+                "dprec.run.planning.settle_catalogue(data, privacy) before the trainer's fit"
             )
         return self._chosen
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from dprec.data.click_logs.users import TrainingPeople
 from dprec.data.datasets.invented import invented_texts
-from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
+from dprec.data.draws.batch import PersonTextBatch, TextBatch
 from dprec.data.formats import AUTO
 from dprec.data.labelled_texts.log import (
     TEST,

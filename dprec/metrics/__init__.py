@@ -8,8 +8,7 @@ its value in `compute`. `Metric` is the base of all.
 from dprec.metrics.lists import ListMetrics
 from dprec.metrics.metric import Metric
 from dprec.metrics.predictions import ClassMetrics, ClickMetrics
-from dprec.metrics.ranking import GAINS, RankingMetrics, hit_at, mrr_at, ndcg_at, precision_at, recall_at
-from dprec.metrics.ranks import target_ranks
+from dprec.metrics.ranking import GAINS, RankingMetrics, hit_at, mrr_at, ndcg_at, precision_at, recall_at, target_ranks
 
 __all__ = [
     "GAINS",

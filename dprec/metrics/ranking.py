@@ -7,13 +7,13 @@ report them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from dprec.errors import UserError
 from dprec.metrics.metric import Metric
-from dprec.metrics.ranks import NOWHERE, both_ranks
 
 
 def ndcg_at(ranks: Tensor, k: int = 10) -> Tensor:
@@ -137,3 +137,129 @@ class RankingMetrics(Metric):
         mean = gains / users
         variance = (squares / users - mean.square()).clamp(min=0) / (users - 1).clamp(min=1)
         return dict(zip(self.names, (variance * (1 - users / population)).sqrt(), strict=True))
+
+
+NOWHERE = 2**62  # the rank of a target that is only padding
+
+
+def target_ranks(scores: Tensor, target: Tensor, seen: Tensor | None = None) -> Tensor:
+    """Rank of each user's target among all items, 0 the best: how many other items score at least as high.
+
+    Ties count against the model, so a constant score gets the last rank. Column 0 (padding) never competes. Items in
+    `seen` (padded with 0, repeats allowed) do not compete either, except the target.
+
+    Of a user with several targets (B, K), all different and padded with 0, the ranks are those of one list: ascending,
+    with ties against all targets, and `NOWHERE` for padding.
+    Raises UserError if a score in another column is NaN or infinite.
+
+    >>> scores = torch.tensor([[0.0, 0.9, 0.5, 0.7, 0.5]])
+    >>> target_ranks(scores, target=torch.tensor([2]))
+    tensor([3])
+    >>> target_ranks(scores, target=torch.tensor([2]), seen=torch.tensor([[1, 0, 1]]))
+    tensor([2])
+    >>> target_ranks(scores, target=torch.tensor([[2, 1]]))
+    tensor([[0, 3]])
+    """
+    return both_ranks(scores, target, seen)[1]
+
+
+def both_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Ranks among all items and among those not seen, from one pass over the scores and no copy of them."""
+    _check(scores, target, seen)
+    if target.dim() == 2:
+        return _several_ranks(scores, target, seen)
+    own = scores.gather(1, target[:, None])  # (B, 1)
+    everyone = (scores[:, 1:] >= own).sum(1) - 1  # the target ties with itself
+    if seen is None or seen.shape[1] == 0:
+        return everyone, everyone
+    return everyone, everyone - _ahead(seen, target[:, None], lambda items: scores.gather(1, items) >= own)
+
+
+def ranks_in_one_order(places: Tensor, target: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """`both_ranks` for the same order for all users: `places` (items,) has the place of each item, 0 for the first.
+
+    >>> places = torch.tensor([-1, 0, 3, 1, 2])
+    >>> ranks_in_one_order(places, target=torch.tensor([2]), seen=torch.tensor([[1, 0, 1]]))
+    (tensor([3]), tensor([2]))
+    """
+    if target.dim() == 2:
+        return _several_in_one_order(places, target, seen)
+    own = places[target]
+    return own, own - _ahead(seen, target[:, None], lambda items: places[items] < own[:, None])
+
+
+def _several_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+    own = scores.gather(1, target).masked_fill(target == 0, torch.inf).sort(dim=1).values.contiguous()  # ascending
+    theirs = scores.gather(1, target).masked_fill(target == 0, -torch.inf)
+    everyone = _reaching(own, scores[:, 1:]) - _reaching(own, theirs)  # the others that score at least as high
+    unseen = everyone
+    if seen is not None and seen.shape[1]:
+        seen, competing = _distinct(seen, target)
+        unseen = everyone - _reaching(own, scores.gather(1, seen).masked_fill(~competing, -torch.inf))
+    return _listed(everyone, target), _listed(unseen, target)
+
+
+def _several_in_one_order(places: Tensor, target: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    # As scores: a higher place is a lower score. No two places are equal, so nothing ties.
+    heights = -places.double()
+    own = heights[target].masked_fill(target == 0, torch.inf).sort(dim=1).values.contiguous()
+    above = (-own).clamp(min=0).long() - _reaching(own, heights[target].masked_fill(target == 0, -torch.inf)) + 1
+    seen, competing = _distinct(seen, target)
+    unseen = above - _reaching(own, heights[seen].masked_fill(~competing, -torch.inf))
+    return _listed(above, target), _listed(unseen, target)
+
+
+def _reaching(own: Tensor, scores: Tensor) -> Tensor:
+    """How many scores of each row (B, V) are at least as high as each of `own` (B, K), ascending: (B, K)."""
+    reached = torch.searchsorted(own, scores.contiguous(), right=True)  # how many of `own` a score reaches
+    counts = torch.zeros(len(own), own.shape[1] + 1, dtype=torch.int64, device=own.device)
+    counts.scatter_add_(1, reached, torch.ones((), dtype=torch.int64, device=own.device).expand_as(reached))
+    return counts.flip(1).cumsum(1).flip(1)[:, 1:]
+
+
+def _listed(others: Tensor, target: Tensor) -> Tensor:
+    """Ranks in one list, ascending, from how many items other than targets are ahead of each, the best target last."""
+    ranks = others.flip(1)
+    padding = (target == 0).sum(1, keepdim=True)  # first, since they have infinite scores
+    place = torch.arange(target.shape[1], device=target.device) - padding
+    ranks = torch.where(place < 0, NOWHERE, ranks + place)
+    return ranks.sort(dim=1).values
+
+
+def _distinct(seen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Seen items (B, S), and which of them count: each once, without padding and targets (B, K)."""
+    seen = seen.sort(dim=1).values  # repeats become neighbours
+    counts = seen != 0
+    for column in target.T:
+        counts &= seen != column[:, None]
+    counts[:, 1:] &= seen[:, 1:] != seen[:, :-1]
+    return seen, counts
+
+
+def _ahead(seen: Tensor, target: Tensor, before: Callable[[Tensor], Tensor]) -> Tensor:
+    """How many distinct seen items (B, S) except the target come `before` it."""
+    seen, counts = _distinct(seen, target)
+    return (counts & before(seen)).sum(1)
+
+
+def _check(scores: Tensor, target: Tensor, seen: Tensor | None) -> None:
+    if scores.dim() != 2 or target.shape[:1] != scores.shape[:1] or target.dim() > 2:
+        raise ValueError(f"scores {tuple(scores.shape)} and target {tuple(target.shape)}: want (B, items) and (B,)")
+    if seen is not None and (seen.dim() != 2 or len(seen) != len(scores)):
+        raise ValueError(f"seen is {tuple(seen.shape)}: want ({len(scores)}, S)")
+    items = scores.shape[1]
+    if target.dim() == 2 and target.numel() and not (target.max(1).values > 0).all():
+        raise UserError("a user has no held-out item: leave users without a target out")
+    least = 1 if target.dim() == 1 else 0
+    if target.numel() and not (int(target.min()) >= least and int(target.max()) < items):
+        raise UserError(f"a target lies outside the catalogue of {items - 1} items: evaluate on the model's own data")
+    if seen is not None and seen.numel() and not (int(seen.min()) >= 0 and int(seen.max()) < items):
+        raise UserError(f"a seen item lies outside the catalogue of {items - 1}: evaluate on the model's own data")
+    # The sum is not finite if a term is not. It reads the scores once and allocates nothing of their size.
+    if not torch.isfinite(scores[:, 1:].sum(dtype=torch.float64)):
+        users = (~torch.isfinite(scores[:, 1:])).any(1).sum().item()
+        if users:
+            raise UserError(
+                f"scores are NaN or infinite for {users} of {len(scores)} users and cannot be ranked: "
+                "lower the learning rate or check the model"
+            )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
+from dprec.data.draws.batch import PersonTextBatch, TextBatch
 from dprec.errors import UserError, first_line, refuse_missing
 from dprec.metrics.predictions import ClassMetrics
 from dprec.models.learning.learner import Learner, refuse_unless

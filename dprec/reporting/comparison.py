@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from dprec.accounting.ledger import round_up
-from dprec.reporting.chart import points_chart
 from dprec.reporting.finished import Finished
-from dprec.reporting.html import number, page, paragraph, section, table
+from dprec.reporting.html import number, page, paragraph, points_chart, section, table
 from dprec.reporting.single import in_plain_words, quality_table
 
 

@@ -11,9 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from dprec.accounting.ledger import round_up
-from dprec.reporting.chart import line_chart
 from dprec.reporting.finished import Finished
-from dprec.reporting.html import bullets, number, page, paragraph, preformatted, section, table
+from dprec.reporting.html import bullets, line_chart, number, page, paragraph, preformatted, section, table
 from dprec.run.saved.folder import RunFolder, write_private
 
 PROTOCOL = {"": "", "/all": ", all items ranked"}

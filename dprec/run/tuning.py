@@ -31,8 +31,7 @@ from dprec.cli.recipe import normal
 from dprec.data.selection.packing import RankingUsers
 from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
-from dprec.metrics.ranking import GAINS
-from dprec.metrics.ranks import both_ranks
+from dprec.metrics.ranking import GAINS, both_ranks
 from dprec.models import Learner
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 from dprec.notices import heard_by

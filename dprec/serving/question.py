@@ -11,7 +11,7 @@ from typing import Any
 
 from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError
-from dprec.serving.events import History, example
+from dprec.serving.histories import History, example
 from dprec.serving.served import Recommended, Served
 
 

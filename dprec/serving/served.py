@@ -17,7 +17,7 @@ from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models import Recommender
 from dprec.run.saved.checkpoints import load_run
-from dprec.serving.events import History, example
+from dprec.serving.histories import History, example
 from dprec.serving.ranker import Best, Ranker
 
 HISTORY, POPULARITY = "history", "popularity"

@@ -11,8 +11,7 @@ from dprec.accounting.terms import Terms
 from dprec.checks.loading import Loading
 from dprec.checks.switches import refuse_lacking, refuse_switches, switches_of
 from dprec.contract import AsksOfAll, Drawable, offers
-from dprec.data.draws.continued import draw_from
-from dprec.data.draws.length import steps_of
+from dprec.data.draws.length import draw_from, steps_of
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of, refuse_strategy
 from dprec.lightning import Callback
 from dprec.privacy.run import PrivateRun

@@ -14,8 +14,7 @@ from torch import Size, Tensor
 
 from dprec.auditing import steps
 from dprec.auditing.one_run import LowerBound, lower_bound
-from dprec.auditing.planted.canaries import CanariedSequences, Canaries
-from dprec.auditing.planted.directions import marked
+from dprec.auditing.planted import CanariedSequences, Canaries, marked
 from dprec.gradients import norms
 from dprec.gradients.contributions import Contribution, Rows
 from dprec.noise.gaussian import Ahead, GaussianNoise

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dprec.auditing.planted.canaries import CanariedSequences, Canaries
-from dprec.auditing.planted.directions import PUSH, Marked, marked, own_state
+from dprec.auditing.planted import PUSH, CanariedSequences, Canaries, Marked, marked, own_state
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from tests.models.zoo import LENGTH, Zoo

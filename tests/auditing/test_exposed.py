@@ -10,7 +10,7 @@ import torch
 
 from dprec.auditing import exposure
 from dprec.auditing.exposure import losses_of
-from dprec.auditing.planted.canaries import CanariedSequences, Canaries
+from dprec.auditing.planted import CanariedSequences, Canaries
 from dprec.models import DualEncoder
 from dprec.training.callback import Privacy
 from tests.auditing.support import Broken, noise_times

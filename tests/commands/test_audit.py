@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from dprec.audit import main as audit
-from dprec.auditing.planted.directions import Marked
+from dprec.auditing.planted import Marked
 from dprec.auditing.systems import asked_systems
 from dprec.cli.arguments import CommandLine
 from dprec.errors import Breach, UserError

@@ -25,7 +25,7 @@ from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
 from dprec.report import main as report
-from dprec.run.saved.trusted import resume_command
+from dprec.run.saved.resume import resume_command
 from dprec.serve import main as serve
 from tests.commands import support
 
@@ -198,7 +198,7 @@ def names(stopped: Path, key: str, value: Any) -> None:
         (
             "data",
             {
-                "class_path": "dprec.auditing.planted.canaries.CanariedSequences",
+                "class_path": "dprec.auditing.planted.CanariedSequences",
                 "init_args": {"canaries": "sent_module.Evil"},
             },
         ),

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dprec.cli.arguments import CommandLine
-from dprec.cli.shipped import first_sentence, shipped
+from dprec.cli.arguments import CommandLine, first_sentence, shipped
 from dprec.fit import main as fit
 from dprec.recipes import main as recipes
 from tests.commands.support import ROOT, refused

@@ -46,7 +46,7 @@ def inside_the_model(ours: dict) -> None:
 def in_a_class_that_takes_modules(ours: dict) -> None:
     """jsonargparse imports what a string names where an argument is a module."""
     ours["model"] = {
-        "class_path": "dprec.auditing.planted.canaries.CanariedSequences",
+        "class_path": "dprec.auditing.planted.CanariedSequences",
         "init_args": {"canaries": "sent_module.Model"},
     }
 

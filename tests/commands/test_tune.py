@@ -15,8 +15,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Stopped
 from dprec.cli.parser import parse
 from dprec.fit import main as fit
-from dprec.metrics.ranking import ndcg_at
-from dprec.metrics.ranks import both_ranks
+from dprec.metrics.ranking import both_ranks, ndcg_at
 from dprec.models import Transformer
 from dprec.noise.gaussian import GaussianNoise
 from dprec.privacy.guarantee import COARSE_GRADIENTS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from dprec.convex import private_mean
-from dprec.convex.release.design import bounded_rows, mean_of
+from dprec.convex.release.measurements import bounded_rows, mean_of
 from dprec.convex.release.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, VectorNoise
 from dprec.convex.release.regimes import gaussian_multiplier, regime
 from dprec.errors import UserError

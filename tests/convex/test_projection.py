@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize
 
-from dprec.convex.release.recovery import project_l1, project_linf, shrunk
+from dprec.convex.release.measurements import project_l1, project_linf, shrunk
 from tests.convex.support import sparse_rows
 
 VECTORS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=30).map(np.array)

@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from dprec.convex.release.design import CosineDesign, Design, GaussianDesign, mean_of
+from dprec.convex.release.measurements import (
+    CosineDesign,
+    Design,
+    GaussianDesign,
+    least_l1,
+    mean_of,
+    measured_mean,
+    measurements_wanted,
+    recovers,
+)
 from dprec.convex.release.mechanisms import Gaussian, Recovery, VectorNoise
-from dprec.convex.release.recovery import least_l1, measured_mean, measurements_wanted, recovers
 from tests.convex.support import one_hot, sparse_rows
 
 DESIGNS = [GaussianDesign, CosineDesign]

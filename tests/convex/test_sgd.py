@@ -9,8 +9,7 @@ import pytest
 
 from dprec.convex import BiasReducedSGD, OutputPerturbation, sgd
 from dprec.convex.boosting import Boosting, score_of
-from dprec.convex.losses import Logistic, Sigmoid
-from dprec.convex.minimum import risk
+from dprec.convex.losses import Logistic, Sigmoid, risk
 from dprec.convex.release.mechanisms import draws
 from dprec.convex.release.regimes import gaussian_multiplier
 from dprec.convex.sgd import Descent

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprec.convex.debiasing import TruncatedGeometric
-from dprec.convex.stopping import ledger_of, longest_prefix, steps_within_filter, steps_within_ledger
+from dprec.convex.debiasing import (
+    TruncatedGeometric,
+    ledger_of,
+    longest_prefix,
+    steps_within_filter,
+    steps_within_ledger,
+)
 
 
 def brute_force(levels: list[int], n: int, epsilon: float, delta: float) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dprec.convex.losses import block_records
-from dprec.convex.release.design import mean_of
+from dprec.convex.release.measurements import mean_of
 from dprec.convex.release.mechanisms import Gaussian, Projection, VectorNoise
 from dprec.convex.release.regimes import gaussian_multiplier
 

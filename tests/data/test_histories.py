@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from dprec.data import Catalogue
 from dprec.data.logs.histories import Interactions, LeaveOneOut, visits
-from dprec.data.selection.filtering import build_histories
+from dprec.data.selection.catalogue import build_histories
 from dprec.errors import UserError
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from dprec.data import Clicks
 from dprec.data.click_logs import log as reading
-from dprec.data.formats import table
 from tests.commands.support import environment
 from tests.data.test_named_clicks import alike, everything
 
@@ -53,7 +52,7 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "ROWS", 512)
+    monkeypatch.setattr("dprec.data.formats.format.ROWS", 512)
     monkeypatch.setattr(reading, "_TOGETHER", 700)
 
 
@@ -102,7 +101,6 @@ import sys
 from pathlib import Path
 import numpy as np
 from dprec.data import Clicks
-from dprec.data.formats import table
 table.ROWS = 1 << 14
 categories = {f"c{n}": 1000 for n in range(60)}
 data = Clicks("clicks", sys.argv[1], categories=categories, cache=sys.argv[2] or None, batch_size=100, days=5)

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 
 from dprec.data import Sequences
-from dprec.data.formats import table
 from dprec.data.logs import grouping, store
 from dprec.data.logs.interactions import HowToRead, open_log, prepare_log, read_interactions
 from dprec.data.logs.store import home_of
@@ -34,7 +33,7 @@ def log(tmp_path):
 @pytest.fixture
 def spilling(monkeypatch):
     monkeypatch.setattr(grouping, "_TOGETHER", 700)
-    monkeypatch.setattr(table, "ROWS", 512)
+    monkeypatch.setattr("dprec.data.formats.format.ROWS", 512)
 
 
 def same(one, other):
@@ -151,7 +150,6 @@ PREPARE = """
 import sys
 from pathlib import Path
 from dprec.data.logs import grouping
-from dprec.data.formats import table
 from dprec.data.logs.interactions import HowToRead, prepare_log
 grouping._TOGETHER, table.ROWS = 700, 512
 print("ready", flush=True)
@@ -185,7 +183,6 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from dprec.data.logs import grouping
-from dprec.data.formats import table
 from dprec.data.logs.interactions import HowToRead, prepare_log
 grouping._TOGETHER, table.ROWS = 700, 512
 log, home, moments = Path(sys.argv[1]), Path(sys.argv[2]), [float(word) for word in sys.argv[3:]]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dprec.data.selection.ranked_users import sampled
+from dprec.data.selection.packing import sampled
 from dprec.errors import UserError
 
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprec.data.formats import table
 from dprec.data.logs import grouping
 from dprec.data.logs.grouping import stable_order
 from dprec.data.logs.interactions import HowToRead, read_interactions
@@ -51,7 +50,7 @@ def test_the_events_are_those_of_the_rule_in_memory_and_in_files(tmp_path_factor
     for buffer in (grouping._TOGETHER, 10):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(grouping, "_TOGETHER", buffer)
-            patch.setattr(table, "ROWS", 7)
+            patch.setattr("dprec.data.formats.format.ROWS", 7)
             assert raw(read_interactions(folder / "log.parquet")) == expected
 
 
@@ -70,7 +69,7 @@ def test_thousands_of_events_in_many_batches(tmp_path, monkeypatch, form):
     frame.write_parquet(tmp_path / "log.parquet")
     whole = read_interactions(tmp_path / "log.parquet")
     monkeypatch.setattr(grouping, "_TOGETHER", 5000)
-    monkeypatch.setattr(table, "ROWS", 1024)
+    monkeypatch.setattr("dprec.data.formats.format.ROWS", 1024)
     (tmp_path / "parts").mkdir()
     for number, part in enumerate(frame.iter_slices(7001)):
         part.write_parquet(tmp_path / f"parts/part-{number:05d}.parquet")

@@ -8,7 +8,7 @@ from scipy import stats
 
 from dprec.data import Clicks
 from dprec.data.datasets.invented import ClickWorld
-from dprec.data.draws.stream import PeriodBatches
+from dprec.data.draws.poisson import PeriodBatches
 from dprec.errors import UserError
 
 

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta, timezone
 import polars as pl
 import pytest
 
-from dprec.data.formats import table
 from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 
@@ -104,7 +103,7 @@ def test_a_few_times_of_no_unit_do_not_hide_two_units(tmp_path):
 @pytest.mark.parametrize("rows", [1, 2, 1000])
 def test_a_finer_kind_of_time_later_in_the_log_counts_for_all_of_it(tmp_path, monkeypatch, rows):
     """Fractions after whole numbers, in another batch: all are read again as numbers with fractions."""
-    monkeypatch.setattr(table, "ROWS", rows)
+    monkeypatch.setattr("dprec.data.formats.format.ROWS", rows)
     assert order(tmp_path, [3, -2, 2, 2.5, 1, -2.5, 0.0, "1e2"]) == [5, 1, 6, 4, 2, 3, 0, 7]
     with pytest.raises(UserError, match="beyond 2\\^53"):
         order(tmp_path, [2**53 + 1, 2**53, 2.5])

@@ -17,7 +17,7 @@ from torchmetrics.retrieval import (
 
 from dprec.errors import UserError
 from dprec.metrics import GAINS, RankingMetrics, target_ranks
-from dprec.metrics.ranks import both_ranks, ranks_in_one_order
+from dprec.metrics.ranking import both_ranks, ranks_in_one_order
 from dprec.run.tasks.ranking import popularity_places
 
 THEIRS = {

@@ -16,8 +16,8 @@ import pytest
 
 from dprec.fit import main as fit
 from dprec.report import main as report
-from dprec.reporting.chart import line_chart, points_chart
 from dprec.reporting.finished import Finished
+from dprec.reporting.html import line_chart, points_chart
 from dprec.reporting.single import in_plain_words, run_page
 
 CHROMIUM = shutil.which("chromium")

@@ -13,7 +13,7 @@ from dprec import Privacy
 from dprec.data import Sequences
 from dprec.errors import UserError
 from dprec.models import Transformer
-from dprec.run.chosen_catalogue import settle_catalogue
+from dprec.run.planning import settle_catalogue
 from tests.quiet import trainer
 
 LOG = polars.DataFrame(

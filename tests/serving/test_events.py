@@ -16,8 +16,8 @@ from dprec.data import Catalogue
 from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError
 from dprec.models import GRU, DPFormer, Transformer
-from dprec.serving.events import History
 from dprec.serving.exported import export_run
+from dprec.serving.histories import History
 from dprec.serving.question import Limits, Question, Refused
 from dprec.serving.served import Served
 

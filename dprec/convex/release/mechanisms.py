@@ -11,8 +11,17 @@ import torch
 from scipy import sparse
 
 from dprec.accounting.ledger import Event
-from dprec.convex.release.design import Design, mean_of, random_design
-from dprec.convex.release.recovery import LONGEST, least_l1, measured_mean, measurements_wanted, project_l1, recovers
+from dprec.convex.release.measurements import (
+    LONGEST,
+    Design,
+    least_l1,
+    mean_of,
+    measured_mean,
+    measurements_wanted,
+    project_l1,
+    random_design,
+    recovers,
+)
 from dprec.errors import UserError
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 

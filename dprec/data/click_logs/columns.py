@@ -14,8 +14,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from dprec.data.formats import AUTO
-from dprec.data.formats.delimited import Unheaded
 from dprec.data.formats.format import Format, lines_in, refuse_unreadable
+from dprec.data.formats.text import Unheaded
 from dprec.data.formats.wanted import NamedColumns
 from dprec.data.logs.ids import normal_texts
 from dprec.data.logs.reader import by_name

@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dprec.data.formats.columnar import Feather, Parquet
-from dprec.data.formats.delimited import AMAZON, CSV, GLUE, MOVIELENS_DAT, MOVIELENS_TAB, TSV, Inter
 from dprec.data.formats.format import Format, Start, refuse_unreadable
-from dprec.data.formats.lines import JSONLines, Pairs
+from dprec.data.formats.text import AMAZON, CSV, GLUE, MOVIELENS_DAT, MOVIELENS_TAB, TSV, Inter, JSONLines, Pairs
 from dprec.errors import UserError
 
 AUTO = "auto"

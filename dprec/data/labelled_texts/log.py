@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from dprec.data.draws.batch import PersonTextBatch, TextBatch
 from dprec.data.draws.buckets import Buckets
 from dprec.data.draws.poisson import batch_of
-from dprec.data.draws.text_batch import PersonTextBatch, TextBatch
 from dprec.data.formats import AUTO
 from dprec.data.formats.wanted import NamedColumns
 from dprec.data.labelled_texts.tokens import Tokenizer

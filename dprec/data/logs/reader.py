@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dprec.data.formats import AUTO, format_of, refuse_unknown
-from dprec.data.formats.format import Format
-from dprec.data.formats.table import THE_ROWS, Table
+from dprec.data.formats.format import THE_ROWS, Format, Table
 from dprec.data.formats.wanted import Wanted
 from dprec.data.logs.ids import Ids
 from dprec.data.logs.parts import partition_of, parts_of

@@ -17,7 +17,7 @@ import numpy as np
 
 from dprec.data.logs.histories import HeldOut, Histories, Interactions, Split, blocks, spans
 from dprec.data.logs.store import ColumnStore, forget, stored
-from dprec.data.selection.filtering import Filtered
+from dprec.data.selection.catalogue import Filtered
 from dprec.errors import UserError
 
 DAY = 86_400

@@ -7,8 +7,7 @@ from typing import Any
 
 from dprec.data.logs.histories import Histories, Interactions, LeaveOneOut
 from dprec.data.logs.stand_in import Source
-from dprec.data.selection.catalogue import Catalogue
-from dprec.data.selection.filtering import build_histories
+from dprec.data.selection.catalogue import Catalogue, build_histories
 from dprec.data.selection.held_out import (
     Cut,
     HeldOutEvents,

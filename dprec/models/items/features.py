@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from dprec.data.formats.table import not_utf8, refuse_other_encodings
+from dprec.data.formats.format import not_utf8, refuse_other_encodings
 from dprec.data.logs.ids import digest_of, normal_texts
 from dprec.errors import UserError, first_line
 

@@ -15,8 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.accounting.terms import Terms, terms_of
-from dprec.data.draws.continued import draw_from
-from dprec.data.draws.length import steps_of
+from dprec.data.draws.length import draw_from, steps_of
 from dprec.distributed.ranks import deal
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of
 from dprec.errors import UserError

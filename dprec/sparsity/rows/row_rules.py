@@ -24,13 +24,14 @@ from dprec.noise.step_noise import StepNoise
 from dprec.sparsity.rows.batch_rows import batch_rows, only, split_by_user, unmoved
 from dprec.sparsity.rows.choosing import (
     chosen_rows,
+    declared_rows,
     looks,
     noise_ratio,
+    refuse_changed,
     refuse_repriced,
     refuse_unfit,
 )
 from dprec.sparsity.rows.counts import counts_of
-from dprec.sparsity.rows.declared import declared_rows, refuse_changed
 from dprec.sparsity.rows.kinds import TOUCHED, Move, NoiseSchedule, Rates, RowChoice, Strategy, rates_of
 from dprec.sparsity.rows.pay_first import guard
 from dprec.sparsity.rows.tables import RowSpace, Table, Tally, named, tables_of

@@ -1,19 +1,22 @@
-"""Text with a mark between columns: CSV, TSV, RecBole's `.inter`, GLUE's files, and text without a header."""
+"""Text: CSV, TSV, RecBole's `.inter`, GLUE's files, columns without a header, JSON lines, and `user item` lines."""
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 
-from dprec.data.formats.format import Format, Start, Types, first_line, first_text, text_of
-from dprec.data.formats.wanted import plain
+from dprec.data.formats.format import Format, Start, Table, Types, first_text, line_of, lines_of, text_of
+from dprec.data.formats.wanted import Wanted, looks_like, plain
 from dprec.errors import UserError
+from dprec.notices import heard_by
 
 _MARKS = {".dat": "::", ".tsv": "\t", ".data": "\t"}  # by the endings of text without a header
 
@@ -33,13 +36,13 @@ class CSV(Format):
         return self._header(first_text(part, "a header line and at least one event"))[1]
 
     def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        mark = self._header(first_line(part))[0]
+        mark = self._header(line_of(part))[0]
         return _whole(pl.scan_csv(part, separator=mark, quote_char=self.quote, infer_schema=False))
 
     def broken(self, part: Path, quote: bool) -> int | None:
         if self.quote is None:
             return None
-        mark, names = self._header(first_line(part))
+        mark, names = self._header(line_of(part))
         begins = 1
         try:
             with text_of(part) as file:
@@ -106,7 +109,7 @@ class Unheaded(Format):
         return self.header
 
     def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        named = [plain(name) for name in self._cells(first_line(part))] == [plain(name) for name in self.header]
+        named = [plain(name) for name in self._cells(line_of(part))] == [plain(name) for name in self.header]
         columns = self.header
         if self.mark == "::":  # polars separates at one byte, so between two of them there is an empty column
             columns = [name for place, each in enumerate(columns) for name in (each, f"::{place}")][:-1]
@@ -180,7 +183,7 @@ class Inter(TSV):
         return super().scan(part, wanted).rename(self._plain)
 
     def types(self, part: Path) -> Types:
-        names = self._header(first_line(part))[1]
+        names = self._header(line_of(part))[1]
         return {self._plain(name): self._TYPES[self._type(name)] for name in names if self._type(name)}
 
     def _type(self, name: str) -> str:
@@ -189,3 +192,71 @@ class Inter(TSV):
 
     def _plain(self, name: str) -> str:
         return name.rpartition(":")[0] if self._type(name) else name
+
+
+_EXAMPLE = '{"user_id": "a", "item_id": "b", "timestamp": 1588615855}'
+_TIME = re.compile(r"-?\d+(\.\d+)?|\d{4}-\d\d-\d\d\S*")
+
+
+class JSONLines(Format):
+    name = "jsonl"
+    endings = (".jsonl", ".ndjson", ".json")
+    says_columns_once = False
+
+    def names(self, part: Path) -> list[str]:
+        line = first_text(part, "at least one event")
+        found = _object(line)
+        if found is not None:
+            return list(found)
+        if line.lstrip().startswith("["):
+            raise UserError(f"{part} is an array: write its objects one a line, such as with jq -c '.[]'")
+        raise UserError(f"{part} line 1 is not a JSON object: give one event a line, such as {_EXAMPLE}")
+
+    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        return pl.scan_ndjson(part, schema=dict.fromkeys(wanted, pl.String))
+
+    def broken(self, part: Path, quote: bool) -> int | None:
+        with suppress(OSError, EOFError, zlib.error, UnicodeDecodeError), text_of(part) as file:
+            return next((n for n, line in enumerate(file, start=1) if line.strip() and _object(line) is None), None)
+        return None
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    with suppress(json.JSONDecodeError):
+        if isinstance(found := json.loads(line), dict):
+            return found
+    return None
+
+
+class Pairs(Format):
+    """Lines of `user item`, in time order, or of `user item time`, with white space between."""
+
+    name = "pairs"
+    endings = (".txt",)
+
+    def recognises(self, start: Start) -> bool:
+        words = start.line.split()
+        return len(words) in (0, 2) or (len(words) == 3 and _TIME.fullmatch(words[2]) is not None)
+
+    def names(self, part: Path) -> list[str]:
+        first = first_text(part, "`user item` lines").split()
+        if len(first) > 1 and looks_like("user", first[0]) and looks_like("item", first[1]):
+            raise UserError(f"{part} starts with a header, '{' '.join(first)}': remove it, or set data.format to tsv")
+        return ["user", "item", "time"][: max(2, min(3, len(first)))]
+
+    def table(self, part: Path, wanted: Wanted) -> Table:
+        with heard_by(lambda text: None):  # without times its rows are in time order, which goes without saying
+            return super().table(part, wanted)
+
+    def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
+        names = ["user", "item", "time"][: max(2, min(3, len(line_of(part).split())))]
+        pattern = "^" + r"\s+".join([r"(\S+)"] * len(names)) + "$"
+        text = pl.col("line").str.strip_chars()
+        lines = lines_of(part).with_row_index("number", offset=1).with_columns(text).filter(text != "")
+        wrong = lines.filter(~text.str.contains(pattern)).head(1).collect(engine="streaming")
+        if len(wrong):
+            raise UserError(
+                f"{part} line {wrong['number'][0]} is not a `{' '.join(names)}` line: '{wrong['line'][0]}': mend it"
+            )
+        groups = [pl.col("line").str.extract(pattern, place).alias(name) for place, name in enumerate(names, start=1)]
+        return lines.select(groups)

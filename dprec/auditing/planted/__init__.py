@@ -1,1 +1,0 @@
-"""What an audit plants: artificial users, canaries of the gradient, and the data that hold them."""
