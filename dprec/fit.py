@@ -30,7 +30,7 @@ def fit(line: CommandLine, console: Console) -> None:
 
     Every setting of a recipe is an option, which replaces the recipe's: --data.path my_log.csv, --model.dim 32,
     --model GRU, --model my_module.MyModel, --privacy.epsilon 4, --privacy null, --trainer.max_epochs 5,
-    --trainer.accelerator gpu, --metrics ndcg@10,recall@20, --seed 3, --name NAME, --out FOLDER.
+    --trainer.accelerator cpu, --metrics ndcg@10,recall@20, --seed 3, --name NAME, --out FOLDER.
     --help-all lists all of them, with their types and defaults, for the data and model that a recipe or option names.
     """
     # Imported here, so that help does not wait for torch.

@@ -33,7 +33,7 @@ def test_it_parses_with_the_override_of_its_header(recipe: Path, monkeypatch: py
     assert settings.overrides
     assert settings.name == recipe.stem
     assert settings.recipe
-    assert settings.flat["trainer.accelerator"] == "cpu"  # of a machine with a GPU, too
+    assert settings.flat["trainer.accelerator"] == "auto"
     data = settings.tree["data"]
     if resolve(LightningDataModule, data["class_path"], "data") is Sequences:
         measured = recipe.stem.startswith(("movielens", "games"))

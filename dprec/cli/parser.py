@@ -28,9 +28,9 @@ DEFAULT_CLASSES: dict[str, type] = {"data": Sequences, "model": Transformer, "pr
 STRATEGIES = "privacy.sparsity"
 BASES: dict[str, type] = {"data": LightningDataModule, "model": Learner, "privacy": Privacy}
 
-# Defaults of a recipe: one device, the CPU, and no output of Lightning.
+# Defaults of a recipe: one device, a GPU where there is one, and no output of Lightning.
 TRAINER_DEFAULTS: dict[str, Any] = {
-    "accelerator": "cpu",
+    "accelerator": "auto",
     "devices": 1,
     "enable_checkpointing": False,
     "enable_model_summary": False,

@@ -33,7 +33,7 @@ from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, training_al
 from dprec.run.saved.resume import refuse_other_content, refuse_other_data, resume_command, stored_settings
 from dprec.run.saved.saving import SaveRun
 from dprec.run.tasks import task_of
-from dprec.run.trainer import make_trainer, refuse_unsafe
+from dprec.run.trainer import make_trainer, refuse_unsafe, said_of
 from dprec.sparsity.rows.tables import tables_of
 from dprec.training.callback import Privacy
 
@@ -131,12 +131,13 @@ class Experiment:
                 "data.catalogue is private, and each process would choose another: begin with trainer.devices 1 and "
                 "continue it on several with --resume"
             )
+        device = trainer.strategy.root_device
+        console.print(said_of(device), soft_wrap=True)
         if checkpoint is None or checkpoint["dprec"]["step"] < self.steps:
             self._fit(trainer, run, resume=checkpoint is not None)
             steps, seconds = trainer.global_step, save.seconds
         else:  # it stopped after its last step: only the evaluation remains
             steps, seconds = self._take_over(checkpoint), run.seconds
-        device = trainer.strategy.root_device
         ranks = group_of(device)
         if ranks.size == 1 and not first_process():
             return {}  # nothing was trained, so nobody is connected

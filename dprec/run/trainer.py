@@ -47,7 +47,7 @@ def _refuse_unknown_accelerator(accelerator: object) -> None:
 
 def _refuse_no_card(accelerator: object) -> None:
     """Refuse a GPU that is not there, and Metal, on which nothing can be added up in float64."""
-    metal = accelerator == "mps" or (accelerator in ("gpu", "auto") and torch.backends.mps.is_available())
+    metal = accelerator == "mps" or (accelerator == "gpu" and torch.backends.mps.is_available())
     if torch.cuda.is_available() or not (metal or accelerator in ("gpu", "cuda")):
         return
     why = "Metal has no float64, in which gradients are added up" if metal else "torch finds no GPU here"
@@ -56,12 +56,22 @@ def _refuse_no_card(accelerator: object) -> None:
     )
 
 
+def said_of(device: torch.device) -> str:
+    """Return what a run says of the device that it trains on."""
+    if device.type == "cuda":
+        return f"trains on {torch.cuda.get_device_name(device)}"
+    threads = torch.get_num_threads()
+    return f"trains on the {device.type.upper()}, {threads} thread{'s' * (threads != 1)}"
+
+
 def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list[pl.Callback]) -> pl.Trainer:
     """A trainer that ends after ``steps``, logs into the run folder and writes only complete checkpoints."""
     try:
         options = settings.trainer(str(run.path))
     except ValueError as error:
         raise UserError(f"trainer: {short(error)}") from None
+    if options["accelerator"] == "auto":  # Lightning's own choice may be Metal
+        options["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
     options |= {
         "enable_progress_bar": False,  # ours shows ε
         "default_root_dir": str(run.path),

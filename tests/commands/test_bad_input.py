@@ -287,7 +287,7 @@ def test_python_m_hands_the_exit_code_on(command: str, here: Path, monkeypatch: 
     assert ended.value.code == 2
 
 
-@pytest.mark.parametrize("accelerator", ["mps", "gpu", "auto"])
+@pytest.mark.parametrize("accelerator", ["mps", "gpu"])
 def test_metal_is_refused(accelerator: str, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there = {"cuda.is_available": False, "backends.mps.is_available": True}
     with ExitStack() as stack:
