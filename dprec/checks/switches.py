@@ -19,8 +19,7 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
         (1,),
         "a step is one batch; set data.batch_size, and data.tokens to bound memory",
     ),
-    "overfit_batches": ((0, 0.0), "it repeats batches; leave it out"),
-    "limit_train_batches": ((None, 1.0), "it cuts passes short; set trainer.max_steps"),
+    "overfit_batches": ((0, 0.0), "it repeats batches; overfit without Privacy"),
     "reload_dataloaders_every_n_epochs": ((0,), "a run has one training loader, which is checked before it begins"),
     "gradient_clip_val": ((None,), "set privacy.max_norm, which bounds each user's gradient"),
 }
@@ -53,6 +52,5 @@ def refuse_lacking(model: nn.Module, precision: Any) -> None:
 
 
 def switches_of(trainer: pl.Trainer) -> dict[str, Any]:
-    """The same arguments, read off a trainer; `fast_dev_run`, which takes few steps in all, sets one of them itself."""
-    own = {key: getattr(trainer, key) for key in (*ALLOWED, "precision")}
-    return own | ({"limit_train_batches": None} if trainer.fast_dev_run else {})  # type: ignore[attr-defined]
+    """The same arguments, read off a trainer."""
+    return {key: getattr(trainer, key) for key in (*ALLOWED, "precision")}

@@ -159,7 +159,6 @@ TABLE = [
     ("fit RECIPE --trainer.gradient_clip_val 1", "trainer.gradient_clip_val"),
     ("fit RECIPE --trainer.precision 16-mixed", "trainer.precision"),
     ("fit RECIPE --trainer.overfit_batches 1", "trainer.overfit_batches"),
-    ("fit RECIPE --trainer.limit_train_batches 0.5", "trainer.limit_train_batches"),
     ("fit RECIPE --trainer.fast_dev_run true", "trainer.fast_dev_run"),
     ("fit RECIPE --trainer.accelerator abacus", "trainer.accelerator is 'abacus': give cpu, gpu or auto"),
     ("fit RECIPE --trainer.accelerator tpu", "torch_xla"),

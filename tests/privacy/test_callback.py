@@ -230,11 +230,21 @@ def test_a_private_step_is_made_of_the_losses_alone() -> None:
 
 OPTIONS: list[dict[str, Any]] = [
     {"accumulate_grad_batches": 2},
-    {"limit_train_batches": 2},
     {"overfit_batches": 1},
     {"gradient_clip_val": 1.0},
     {"reload_dataloaders_every_n_epochs": 1},
 ]
+
+
+@pytest.mark.parametrize("limit", [3, 0.5])
+def test_passes_that_are_cut_short_have_noise_for_the_steps_they_take(limit: float) -> None:
+    privacy = Privacy(epsilon=3.0)
+    batches = len(data().train_dataloader())
+    trainer = fit(privacy, recommender=Zoo(), max_steps=-1, max_epochs=2, limit_train_batches=limit)
+    steps = 2 * (limit if isinstance(limit, int) else int(limit * batches))
+    assert (trainer.global_step, privacy.steps) == (steps, steps)
+    assert steps < 2 * batches
+    assert privacy.spent == pytest.approx(3.0, rel=0.01)
 
 
 def test_lightnings_own_ways_to_try_a_model_and_to_predict() -> None:

@@ -40,7 +40,19 @@ def steps_of(trainer: pl.Trainer) -> int:
         batches = getattr(trainer.train_dataloader, "batch_sampler", None)
     if not hasattr(batches, "steps"):
         batches = _Counted(trainer)
+    elif trainer.limit_train_batches not in (None, 1.0):
+        batches = _CutShort(batches, trainer.limit_train_batches)
     return planned_steps(trainer.max_steps, trainer.max_epochs, batches)
+
+
+class _CutShort:
+    """Passes of which Lightning takes only so many steps, or such a share."""
+
+    def __init__(self, batches: Any, limit: float) -> None:
+        self._each = min(limit, len(batches)) if isinstance(limit, int) else int(limit * len(batches))
+
+    def steps(self, epochs: float) -> int:
+        return int(epochs * self._each)
 
 
 class _Counted:
