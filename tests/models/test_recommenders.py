@@ -9,7 +9,7 @@ from torch import Tensor
 import dprec
 from dprec.data import RankingBatch, SequenceBatch
 from dprec.errors import UserError
-from dprec.models import SequenceRecommender
+from dprec.models import DPFormer, SequenceRecommender, Transformer
 from tests.models.zoo import ITEMS, batch_of, transformer
 
 
@@ -108,3 +108,10 @@ def test_a_model_without_encode_says_so() -> None:
 
     with pytest.raises(UserError, match="Begun has no encode"):
         Begun(items=5).losses(SequenceBatch(torch.tensor([[1, 2]]), torch.tensor([[2, 3]])))
+
+
+@pytest.mark.parametrize("kind", [Transformer, DPFormer])
+def test_a_history_longer_than_the_model_reads_is_refused_in_one_line(kind: type) -> None:
+    history = torch.ones(2, 9, dtype=torch.long)
+    with pytest.raises(UserError, match="a history has 9 items and the model 5 positions"):
+        kind(items=10, dim=8, max_length=5).losses(SequenceBatch(history, history))

@@ -87,6 +87,11 @@ class CausalNetwork(nn.Module):
 
     def placed(self, x: Tensor) -> Tensor:
         """Return the input of the first block (B, T, d)."""
+        if x.shape[1] > self.positions.num_embeddings:
+            raise UserError(
+                f"a history has {x.shape[1]} items and the model {self.positions.num_embeddings} positions: give the "
+                "model the data's max_length"
+            )
         places = torch.arange(x.shape[1], device=x.device)
         return self.dropout(x + times(self.scale, self.positions(places)))
 
