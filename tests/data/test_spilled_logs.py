@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dprec.data.logs import grouping
-from dprec.data.logs.grouping import stable_order
 from dprec.data.logs.interactions import HowToRead, read_interactions
 
 IDS = st.one_of(
@@ -90,13 +89,3 @@ def test_a_spilled_log_stays_in_its_folder_and_leaves_nothing_else(tmp_path, mon
     events = HowToRead().read(tmp_path / "log.txt", tmp_path / "scratch")
     assert isinstance(events.item, np.memmap)
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["items.int32"]
-
-
-NUMBERS = st.one_of(st.integers(0, 3), st.integers(-(2**63), 2**63 - 1), st.integers(-100, 2**40))
-
-
-@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=40))
-def test_stable_order_is_lexsort(rows):
-    first, second = np.array(rows, dtype=np.int64).T
-    assert stable_order([first, second]).tolist() == np.lexsort((second, first)).tolist()
-    assert stable_order([first]).tolist() == np.argsort(first, kind="stable").tolist()

@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 from dprec.data.click_logs.columns import ClickColumns, kept, role
 from dprec.data.click_logs.features import counts, hashes, labels
 from dprec.data.draws.batch import ClickBatch, PersonBatch
-from dprec.data.logs.grouping import stable_order
 from dprec.data.logs.ids import bucket_ids
 from dprec.data.logs.parts import parts_of
 from dprec.data.logs.reader import LogReader, Rows
@@ -136,7 +135,7 @@ def _read(path: Path, columns: ClickColumns, parts: Sequence[Path] | None, folde
     if rows.timed and rows.kept > 1:
         rows.times.refuse_equal(path)
     if rows.timed:
-        order, store = stable_order([found["time"]]), ColumnStore(folder)
+        order, store = np.argsort(found["time"], kind="stable"), ColumnStore(folder)
         for first in range(0, len(order), _TOGETHER):
             store.add(**{name: column[order[first : first + _TOGETHER]] for name, column in found.items()})
             forget(*found.values())

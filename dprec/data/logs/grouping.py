@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ def grouped(rows: Rows, context: ContextColumns | None, folder: Path | None) -> 
     for chosen in _of_blocks(found["user"], user_place, offsets):
         user, item = user_place[found["user"][chosen]], item_place[found["item"][chosen]]
         time = found["time"][chosen] if rows.timed else np.zeros(len(chosen), dtype=np.int64)
-        order = stable_order([user, time])
+        order = np.lexsort((time, user))
         user, item, time = user[order], item[order], time[order]
         columns = {"items": item}
         if rows.timed and rows.times.unit is not None:
@@ -114,30 +114,8 @@ def _repeats(user: np.ndarray, item: np.ndarray, time: np.ndarray) -> dict[str, 
     equal_times, moment = int(same.sum()), np.cumsum(~same)
     same[:-1] |= same[1:]  # and the one before
     moment, twin = moment[same], item[same]
-    order = stable_order([moment, twin])
+    order = np.lexsort((twin, moment))
     return {"equal_times": equal_times, "duplicates": int((~starts(moment[order], twin[order])).sum())}
-
-
-def stable_order(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Positions in ascending order of `keys`, arrays of whole numbers of equal length; the first key counts most.
-
-    Ties keep their order. A number and its position are packed into one uint64 and sorted together. If they do not fit,
-    the sort takes several passes, first by the lowest digits.
-
-    >>> stable_order([np.array([1, 0, 1, 0]), np.array([-5, 9, -7, 9])])
-    array([1, 3, 2, 0])
-    """
-    rows = len(keys[0])
-    bits = max(1, rows - 1).bit_length()
-    order = None
-    for digit in _digits(keys, 64 - bits):
-        packed = (digit if order is None else digit[order]) << np.uint64(bits)
-        packed |= np.arange(rows, dtype=np.uint64)
-        packed.sort()
-        packed &= np.uint64((1 << bits) - 1)
-        moved = packed.view(np.int64)
-        order = moved if order is None else order[moved]
-    return np.arange(rows) if order is None else order
 
 
 def starts(*ascending: np.ndarray) -> np.ndarray:
@@ -146,36 +124,3 @@ def starts(*ascending: np.ndarray) -> np.ndarray:
     if len(new):
         new[1:] = np.any([column[1:] != column[:-1] for column in ascending], axis=0)
     return new
-
-
-def _digits(keys: Sequence[np.ndarray], width: int) -> Iterator[np.ndarray]:
-    """The keys as digits of at most `width` bits, the lowest first; each digit holds as much as fits."""
-    digit, used = np.zeros(len(keys[0]), dtype=np.uint64), 0
-    for key in reversed(keys):
-        if not len(key):
-            continue
-        low = int(key.min())
-        rest = key.astype(np.int64).view(np.uint64) - np.uint64(low % 2**64)  # wraps around to the distance from `low`
-        left = (int(key.max()) - low).bit_length()
-        if idle := _idle_bits(rest):
-            rest >>= np.uint64(idle)
-            left = max(0, left - idle)
-        while left > 0:
-            taken = min(left, width - used)
-            if taken == left:
-                digit |= rest << np.uint64(used)
-            else:
-                digit |= (rest & np.uint64((1 << taken) - 1)) << np.uint64(used)
-                rest >>= np.uint64(taken)
-            used, left = used + taken, left - taken
-            if used == width:
-                yield digit
-                digit, used = np.zeros(len(keys[0]), dtype=np.uint64), 0
-    if used:
-        yield digit
-
-
-def _idle_bits(numbers: np.ndarray) -> int:
-    """The number of lowest bits that are 0 in all of them; 64 if all are 0."""
-    used = int(np.bitwise_or.reduce(numbers))
-    return (used & -used).bit_length() - 1 if used else 64
