@@ -25,7 +25,11 @@ SHORT_CLICKS = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.s
 SHORT_CLICKS += ["--data.table_scale", "0.001"]
 SHORT_TEXTS = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.synthetic_records", "400"]
 SHORT = ["--trainer.max_steps", "2", "--data.batch_size", "40", "--data.synthetic_users", "300"]
-NEEDS = {"from_opacus.md": "opacus", "text.md": "transformers"}  # for its Python, which may not be installed
+NEEDS = {
+    "from_opacus.md": "opacus",
+    "from_fastdp.md": "fastDP",
+    "text.md": "transformers",
+}  # for its Python, which may not be installed
 FEW = ["--canaries", "1,2", "--each", "2", "--references", "100", "--coins", "20"]
 
 
