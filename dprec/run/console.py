@@ -37,6 +37,8 @@ def recommendation_table(console: Console, items: Sequence[str], scores: Sequenc
     console.print(table)
 
 
+FEW_USERS, LARGE_SHARE, A_THIRD = 100, 0.05, 1 / 3  # of all users or events, from which a hint is worth a line
+
 # A small table of what was done to the data: counts without noise, only for the owner of the data.
 
 
@@ -86,6 +88,31 @@ def log_table(facts: Mapping[str, Any], title: str) -> Table:
     table.add_row("order in time from", facts["time_from"])
     table.add_row("times", facts["times"])
     return table
+
+
+def hints_of(summary: Mapping[str, Any]) -> list[str]:
+    """What the owner of a log should know before training on it: exact counts, not private.
+
+    >>> for hint in hints_of({"users": 200, "events": 4000, "longest_history": 900, "items_met_again": 2400}):
+    ...     print(hint)
+    one user has 900 of the 4,000 events, as a program would: leave it out with data.where
+    60 % of the events are with items that their user saw before: read the metrics named /all, which rank these, too
+    """
+    users, events = summary.get("users", 0), summary.get("events", 0)
+    longest, again = summary.get("longest_history", 0), summary.get("items_met_again", 0)
+    few = summary.get("users_with_few_events", 0)
+    hints = []
+    if users >= FEW_USERS and longest > LARGE_SHARE * events:
+        of = f"{longest:,} of the {events:,} events"
+        hints.append(f"one user has {of}, as a program would: leave it out with data.where")
+    if again > A_THIRD * events:
+        hints.append(
+            f"{100 * again / events:.0f} % of the events are with items that their user saw before: read the metrics "
+            "named /all, which rank these, too"
+        )
+    if few > A_THIRD * users:
+        hints.append(f"data.min_events leaves out {few:,} of {users:,} users: lower it, or train on the rest alone")
+    return hints
 
 
 def data_table(summary: Mapping[str, Any], title: str) -> Table:

@@ -24,7 +24,7 @@ from dprec.errors import AlreadyReported, UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.models import Learner
 from dprec.privacy.guarantee import NOT_PRIVATE
-from dprec.run.console import data_table, notice_box
+from dprec.run.console import data_table, hints_of, notice_box
 from dprec.run.outcome import hint_of_tables, peak_memory_mb, promise, show, sparsity, spending, warning_of_delta
 from dprec.run.planning import fit_batch, settle_catalogue, sizes_for, total_steps
 from dprec.run.process import keep_freed_memory, one_line_of_a_card, stopped_after_a_step
@@ -116,6 +116,8 @@ class Experiment:
             console.print(hint, soft_wrap=True)
         if summary := getattr(self.data, "summary", None):
             console.print(data_table(summary, f"{self.data.name}: exact counts, not private"))
+            for hint in hints_of(summary):
+                console.print(hint, soft_wrap=True)
         if private := {**(summary or {}), **({} if content is None else {"content": content})}:
             write_private_json(run.data, private)
         every, open_book = self.settings.tree["checkpoint_every"], self.privacy is None or self.privacy.repeatable
