@@ -124,6 +124,7 @@ class Rolled(Dataset):
         return torch.tensor([1.0, self.draw()])
 
 
+@pytest.mark.full
 def test_workers_that_were_started_before_the_run_draw_anew_in_it() -> None:
     """Somebody looked at the loader first: its persistent workers follow the seed of that time."""
     runs = []

@@ -471,14 +471,6 @@ def test_a_loader_that_standardises_over_the_batch_is_refused() -> None:
     refused(Features, "who else is in the batch", data=users, loader={"collate_fn": standardised})
 
 
-def test_a_batch_that_was_changed_or_is_another_is_refused() -> None:
-    for other in (lambda batch: [part.clone() for part in batch], lambda batch: [part.zero_() for part in batch]):
-        training = start(Model())
-        with pytest.raises(UserError, match="another batch than was drawn, or one that was changed"):  # noqa: PT012
-            for batch in training:
-                training.step(other(batch))
-
-
 # Steps that are not one a batch, and weights that something else moves.
 
 
@@ -490,61 +482,3 @@ def refuses(said: str) -> Iterator[None]:
 
 def skip(training: Any, batch: Any) -> None:
     pass
-
-
-def twice_backward(training: Any, batch: Any) -> None:
-    training.backward(batch)
-    training.backward(batch)
-
-
-def twice_step(training: Any, batch: Any) -> None:
-    training.step(batch)
-    training.trained.optimizer.step()
-
-
-def raw_step(training: Any, batch: Any) -> None:
-    training.trained.module.losses(batch[0]).mean().backward()
-    training.trained.optimizer.step()
-
-
-def no_step(training: Any, batch: Any) -> None:
-    training.backward(batch)
-
-
-def clips(training: Any, batch: Any) -> None:
-    training.backward(batch)
-    nn.utils.clip_grad_norm_(training.trained.module.parameters(), 1e-6)
-    training.trained.optimizer.step()
-
-
-def moves_weights(training: Any, batch: Any) -> None:
-    training.step(batch)
-    training.trained.module.out.weight.data.clamp_(-0.01, 0.01)
-
-
-def second_optimizer(training: Any, batch: Any) -> None:
-    training.step(batch)
-    model = training.trained.module
-    model.losses(torch.tensor([[1, 2, 3]])).sum().backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-
-
-STEPS: dict[Callable[[Any, Any], None], str] = {
-    skip: "a batch was drawn and no step was taken with it",
-    twice_backward: "gradient is made twice",
-    twice_step: "without a private gradient",
-    raw_step: "without a private gradient",
-    no_step: "was not followed by optimizer.step",
-    clips: "grad was changed",
-    moves_weights: "'out.weight' was written to between two steps",
-    second_optimizer: "was written to between two steps|grad was changed|without a private gradient",
-}
-
-
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
-def test_steps_that_are_not_one_a_batch_are_refused(step: Callable[[Any, Any], None]) -> None:
-    training = start(Model())
-    with refuses(STEPS[step]):
-        for batch in training:
-            step(training, batch)
-    assert training.steps <= 1

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from dprec import Learner, Privacy
 from dprec.data import PoissonBatches
-from dprec.errors import MixedUsers, UserError
+from dprec.errors import UserError
 
 USERS, LENGTH, ITEMS = 40, 7, 12
 
@@ -41,14 +41,6 @@ class Windows(Histories):
     def __getitem__(self, user: int) -> Tensor:
         events = torch.cat([torch.zeros(1, dtype=torch.long), self.events[user]])
         return events.unfold(0, 2, 1)
-
-
-class OneAndAHalf(Histories):
-    """Gives another user's events where one has few."""
-
-    def __getitem__(self, user: int) -> Tensor:
-        own = self.events[user]
-        return own if len(own) > 2 else torch.cat([own, self.events[0]])
 
 
 @dataclass
@@ -79,13 +71,6 @@ class Bag(Learner):
     def losses(self, batch: Any) -> Tensor:
         events = batch if isinstance(batch, Tensor) else batch.events
         return self.each(events).sum(1) / (events != 0).sum(1).clamp(min=1)
-
-
-class OverTheWidth(Bag):
-    """Averages over the padded width: the longest history of the batch is everybody's divisor."""
-
-    def losses(self, batch: Padded) -> Tensor:
-        return self.each(batch.events).mean(1)
 
 
 def train(
@@ -119,12 +104,6 @@ def longest_first(rows: list[Tensor]) -> list[Padded]:
 @pytest.mark.parametrize("collate", [one, longest_first])
 def test_batches_of_ones_own_train(collate: Any, workers: int) -> None:
     assert train(Bag(), collate, num_workers=workers).steps == 4
-
-
-@pytest.mark.parametrize("collate", [one, longest_first])
-def test_a_loss_over_the_padded_width_is_refused_without_select(collate: Any) -> None:
-    with pytest.raises(MixedUsers, match="padding"):
-        train(OverTheWidth(), collate)
 
 
 def doubled(rows: list[Tensor]) -> list[Padded]:
@@ -177,39 +156,10 @@ def test_rows_that_are_not_the_drawn_users_are_refused_in_one_line(collate: Any,
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 
-class Shorter(PoissonBatches):
-    """Leaves out a user after the draw."""
-
-    def __iter__(self) -> Any:
-        for users in super().__iter__():
-            yield users[:-1]
-
-
 class Twice(PoissonBatches):
     def __iter__(self) -> Any:
         for users in super().__iter__():
             yield users + users
-
-
-class Wrapped:
-    """Looks like the sampler that it changes."""
-
-    def __init__(self, batches: PoissonBatches) -> None:
-        self.batches = batches
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.batches, name)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Any:
-        return ([user for user in users if user % 3] for users in self.batches)
-
-
-class OfItsOwn(PoissonBatches):
-    def __iter__(self) -> Any:
-        return iter([[0, 1, 2]] * len(self))
 
 
 class Repeats(DataLoader):
@@ -220,10 +170,7 @@ class Repeats(DataLoader):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"sampler": Shorter(USERS, 20)}, "drawn, and their micro-batches have"),
         ({"sampler": Twice(USERS, 20)}, "drawn, and their micro-batches have"),
-        ({"sampler": Wrapped(PoissonBatches(USERS, 20))}, "order they were drawn in|drawn, and their micro-batches"),
-        ({"sampler": OfItsOwn(USERS, 20)}, "order they were drawn in"),
         ({"sampler": PoissonBatches(30, 20)}, "the data set has 40 items and the sampler draws from 30 users"),
         ({"make": Repeats}, "come from Repeats, which may change them"),
         ({"num_workers": 2, "in_order": False}, "in_order=False"),
@@ -232,23 +179,6 @@ class Repeats(DataLoader):
 def test_loaders_whose_batches_are_not_the_draws_are_refused(options: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
         train(Bag(), one, **options)
-
-
-class AddsARow(Bag):
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        batch.append(batch[0])
-
-
-class ChangesARow(Bag):
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        for part in batch:
-            part.events[:] = part.events[0]
-
-
-@pytest.mark.parametrize("model", [AddsARow, ChangesARow])
-def test_a_batch_that_is_changed_before_its_gradient_is_refused(model: type[Bag]) -> None:
-    with pytest.raises(UserError, match="another batch than was drawn"):
-        train(model(), one)
 
 
 class LooksBack(Bag):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dprec.checks.state import Unchanged, checksum
 from dprec.errors import MixedUsers, UserError
-from tests.checks.test_loading import ITEMS, Bag, one, train
+from tests.checks.test_loading import Bag, one, train
 
 
 class Writes(Bag):
@@ -32,64 +32,6 @@ class Writes(Bag):
         if self.global_step >= self.start:
             self.write(float(batch.events.float().mean()))
         return super().losses(batch) + self.codebook.sum()
-
-
-def writer(how: Any) -> type[Writes]:
-    return type("Writer", (Writes,), {"write": how})
-
-
-def by_data(model: Any, value: float) -> None:
-    model.codebook.data.fill_(value)
-
-
-def by_rows(model: Any, value: float) -> None:
-    model.table.weight.data[ITEMS - 1] = value
-
-
-def in_place(model: Any, value: float) -> None:
-    with torch.no_grad():
-        model.codebook.fill_(value)
-
-
-def by_numpy(model: Any, value: float) -> None:
-    model.codebook.detach().numpy()[0] = value
-
-
-def by_another_tensor(model: Any, value: float) -> None:
-    model.codebook.data = torch.full((4,), value)
-
-
-WAYS = {
-    "data": (by_data, "codebook"),
-    "rows": (by_rows, "table.weight"),
-    "in-place": (in_place, "codebook"),
-    "numpy": (by_numpy, "codebook"),
-    "swapped": (by_another_tensor, "codebook"),
-    "frozen": (lambda m, v: m.frozen.data.fill_(v), "frozen"),
-    "buffer": (lambda m, v: m.seen.fill_(v), "seen"),
-    "unsaved": (lambda m, v: m.unsaved.data.fill_(v), "unsaved"),
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_what_losses_write_is_found_before_the_first_step(way: str) -> None:
-    write, name = WAYS[way]
-    with pytest.raises(MixedUsers, match=f"'{name}.*' changes with the users' data"):
-        train(writer(write)(), one)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_all_of_them_are_compared_in_every_step(way: str) -> None:
-    write, name = WAYS[way]
-    model = writer(write)()
-    model.start = 2
-    with pytest.raises(MixedUsers, match=name):
-        train(model, one)
-    assert model.global_step == 2
-
-
-def test_a_model_that_writes_nothing_trains() -> None:
-    assert train(writer(lambda m, v: None)(), one).steps == 4
 
 
 class Hooked(Bag):

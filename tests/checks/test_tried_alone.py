@@ -91,31 +91,6 @@ def test_a_batch_that_selects_by_itself_trains_on() -> None:
     assert script.training.steps == 6
 
 
-class Lying(Trimmed):
-    """Gives another user's row than it is asked for: that user would be in the sum twice."""
-
-    def __init__(self, x: Tensor, lie: Callable[[int, int], list[int]]) -> None:
-        super().__init__(x)
-        self.lie = lie
-
-    def select(self, users: Sequence[int]) -> Trimmed:
-        return Trimmed(self.x).select([row for user in users for row in self.lie(user, len(self.x))])
-
-
-@pytest.mark.parametrize(
-    ("lie", "said"),
-    [
-        (lambda user, users: [0], r"select\(\[\d+\]\) gives|clipping norms|who else is in"),
-        (lambda user, users: [(user + 1) % users], "would count twice|clipping norms"),
-        (lambda user, users: list(range(users)), r"select\(\[\d+\]\) gives \d+ rows"),
-    ],
-)
-def test_a_batch_that_selects_others_than_it_is_asked_for_is_refused(lie: Any, said: str) -> None:
-    script = Counter(histories(), lambda rows: Lying(padded(rows), lie), broken_from=2)
-    with pytest.raises(UserError, match=said):
-        script.go()
-
-
 @pytest.mark.parametrize("kind", COLLATES)
 def test_a_user_without_a_finite_gradient_of_their_own_is_left_out(kind: str) -> None:
     users = [torch.rand(LONGEST) + 0.5 for _ in range(USERS)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,14 +13,10 @@ from torch import Tensor
 
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
-from dprec.gradients import norms
 from dprec.gradients.clipping import CANCELLED, Clipping, squared_norms
-from dprec.gradients.contributions import Rows
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.batches import batch_tensors, select_users
 from dprec.noise.gaussian import DRIFT
-from dprec_kernels import catalogue_softmax, products
-from dprec_kernels.products import onednn, openblas
 from tests import truth
 from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_for, batch_of, rows_of
 from tests.one_micro_batch import add_clipped
@@ -95,22 +90,6 @@ def test_the_clipped_sum_is_that_of_torch_func(name: str, mode: Any, dtype: torc
     for parts in parted:
         found = clipped_sums(model, [rows_of(batch, part) for part in parts], clipping)
         assert distance(found, exact) <= tolerance * size
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not onednn.exists(), reason="this torch has no oneDNN")
-@pytest.mark.parametrize("library", [onednn, openblas])
-@pytest.mark.parametrize("name", MODELS)
-def test_norms_and_sums_are_the_same_by_either_library(
-    name: str, library: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_truth(name, torch.float32)  # by neither
-    monkeypatch.setattr(products, "mkl_is_narrow", lambda: True)
-    monkeypatch.setattr(openblas, "is_wide", lambda: library is openblas)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(library, "LEAST", 1)
-    test_every_parameters_norm_is_that_of_torch_func(name, torch.float32, 1e-5)
-    test_the_clipped_sum_is_that_of_torch_func(name, "flat", torch.float32, 1e-5)
 
 
 @pytest.mark.parametrize("slice_size", [1, 50, 1 << 20])
@@ -224,41 +203,12 @@ def test_look_ups_that_cancel_do_not_pass_the_bound() -> None:
         assert sums["weight"].double().norm() <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("loud", [1.0, 5.0, 1e3, 1e7])
-def test_saturated_softmaxes_do_not_pass_the_bound(loud: float) -> None:
-    """Scores so large that the softmax is one-hot: what is left of p - y is rounding, in norm and sum alike."""
-
-    def losses(batch: SequenceBatch) -> Tensor:
-        return catalogue_softmax(table(batch.history) * loud, table.weight, batch.targets).sum(1)
-
-    for seed in range(30):
-        torch.manual_seed(seed)
-        table = torch.nn.Embedding(20, 8)
-        history = torch.randint(1, 20, (1, 1 + seed % 8))
-        batch = SequenceBatch(history, history if seed % 2 else torch.randint(1, 20, history.shape))
-        sums = {"weight": torch.zeros(20, 8)}
-        add_clipped(sums, {"weight": table.weight}, losses, batch, Clipping("auto-v", 1.0))
-        assert sums["weight"].isfinite().all()
-        assert sums["weight"].double().norm() <= 1 + 1e-6
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_a_gradient_whose_terms_cancel_is_not_scaled_up(mode: Any) -> None:
     length = torch.tensor([20.0, 1e4], dtype=torch.float64)
     scale = Clipping(mode, 1.0).scale(torch.tensor([2.0, 2.0], dtype=torch.float64), length)
     assert scale[0] == pytest.approx(0.5, rel=1e-2)
     assert scale[1] == pytest.approx(1 / (CANCELLED * 1e4), rel=1e-5)
-
-
-@pytest.mark.parametrize("size", [1e28, 1e31, 1e38])
-def test_enormous_gradients_keep_the_bound(size: float) -> None:
-    weight = torch.nn.Parameter(torch.zeros(7))
-    for mode in MODES:
-        sums = {"weight": torch.zeros(7)}
-        add_clipped(
-            sums, {"weight": weight}, lambda x: (x[0] * weight).sum(1), [torch.full((1, 7), size)], Clipping(mode)
-        )
-        assert sums["weight"].double().norm() <= 1 + 1e-6
 
 
 def test_padding_beyond_a_users_own_does_not_change_their_share() -> None:
@@ -273,74 +223,6 @@ def test_padding_beyond_a_users_own_does_not_change_their_share() -> None:
     nothing = {n: torch.zeros_like(g) for n, g in share.items()}
     assert distance(share, nothing) > 0.9
     assert distance(share, padded) < 1e-4
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("apart", [1.0, 1e-1])
-def test_padding_that_a_loader_takes_from_others_hardly_changes_users_shares(apart: float, mode: Any) -> None:
-    """It decides how norms of linear maps are taken."""
-    layer = torch.nn.Linear(64, 64, bias=False)
-    x, pull = torch.randn(4, 10, 64), torch.randn(4, 10, 64)
-    x[:, 5:], pull[:, 5:] = x[:, :5], -pull[:, :5] * (1 + apart)  # terms that cancel but for this part
-    batch = SequenceBatch(x, pull)
-    longer = SequenceBatch(*(torch.nn.functional.pad(part, (0, 0, 0, 30)) for part in (batch.history, batch.targets)))
-
-    def factors(batch: SequenceBatch) -> Tensor:
-        def losses(batch: SequenceBatch) -> Tensor:
-            return (layer(batch.history) * batch.targets).sum((1, 2))
-
-        sums = {"weight": torch.zeros(64, 64)}
-        return add_clipped(sums, {"weight": layer.weight}, losses, batch, Clipping(mode, 1.0)).scales
-
-    assert torch.allclose(factors(longer), factors(batch), rtol=1e-4)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("reads", [2, 16, 40_000])
-def test_a_short_bag_beside_them_does_not_change_users_shares(reads: int, mode: Any) -> None:
-    """Full bags are kept as one value; what rounding is allowed for must not depend on whether all of them are."""
-    table = torch.nn.EmbeddingBag(9, 4, mode="sum", padding_idx=0)
-    pull, full = torch.randn(4), torch.randint(1, 9, (5, reads))
-    short = torch.cat([full, torch.zeros_like(full[:1])])
-
-    def factors(ids: Tensor) -> Tensor:
-        sums = {"weight": torch.zeros(9, 4)}
-        users = add_clipped(
-            sums, {"weight": table.weight}, lambda batch: (table(batch.history) * pull).sum(1),
-            SequenceBatch(ids, ids), Clipping(mode, 1.0),
-        )  # fmt: skip
-        return users.scales[:5]
-
-    assert torch.allclose(factors(short), factors(full), rtol=1e-7 * max(1, reads**0.5))
-
-
-@pytest.mark.parametrize("reads", [1, 2, 9])
-def test_terms_are_as_long_in_every_form_of_the_same_reads(reads: int) -> None:
-    ids, value = torch.randint(0, 6, (50, reads)), torch.randn(50, 1, 8)
-    forms = [Rows(ids, value.expand(50, reads, 8)), Rows(ids, value.repeat(1, reads, 1))]
-    forms.append(Rows(torch.cat([ids, ids], 1), torch.cat([forms[1].values, torch.zeros(50, reads, 8)], 1)))
-    first, *others = (norms.terms([form]) for form in forms)
-    assert first is not None
-    assert all(other is not None and torch.allclose(other, first, rtol=1e-6) for other in others)
-
-
-def test_much_padding_does_not_pass_for_rounding() -> None:
-    """What a model says at padded positions is no part of anybody's gradient, however much of it there is."""
-
-    def share(width: int) -> Tensor:
-        history, targets = torch.zeros(2, 1, width, dtype=torch.int64)
-        history[0, 0], targets[0, 0] = 3, 5
-        weight = torch.nn.Parameter(0.1 * torch.randn(9, 4, generator=torch.Generator().manual_seed(0)))
-
-        def losses(batch: SequenceBatch) -> Tensor:
-            loud = torch.where(batch.history[..., None] == 0, 50.0, weight[batch.history])
-            return catalogue_softmax(loud, weight, batch.targets).sum(1)
-
-        sums = {"weight": torch.zeros(9, 4)}
-        add_clipped(sums, {"weight": weight}, losses, SequenceBatch(history, targets), Clipping("auto-v"))
-        return sums["weight"]
-
-    assert torch.allclose(share(1), share(2000), atol=1e-6)
 
 
 @pytest.mark.parametrize("nothing", [float("nan"), float("inf")])

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
-from dprec.gradients import norms
 from dprec.gradients.clipping import Clipping
 from tests.one_micro_batch import add_clipped
 
@@ -38,75 +37,6 @@ def size(sums: dict[str, Tensor]) -> float:
 
 def less(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: a[name].double() - b[name].double() for name in a}
-
-
-class Twice(nn.Module):
-    """A layer norm's bias that is used again with the opposite sign, beside a larger parameter that is built too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(32)
-        self.larger = nn.Parameter(torch.randn(40, 32))
-        self.wide = nn.Parameter(torch.randn(40, 40))
-
-    def forward(self, batch: SequenceBatch) -> Tensor:
-        x, pull = batch.history, batch.targets
-        out = (self.norm(x) * pull).sum((1, 2)) * 1000 - 1000 * (self.norm.bias * pull * (1 + 1e-7)).sum((1, 2))
-        built = F.linear(x, self.larger.tanh() * 1e-6) @ (self.wide.tanh() * 1e-3)
-        return out - 1000 * (self.norm.weight * pull * F.layer_norm(x, (32,))).sum((1, 2)) + built.sum((1, 2)) * 1e-6
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kept", [0, 1 << 24])
-def test_uses_that_cancel_beside_a_larger_parameter_keep_the_bound(
-    mode: Any, kept: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(norms, "KEPT", kept, raising=False)
-    for seed in range(10):
-        torch.manual_seed(seed)
-        model = Twice()
-        x, pull = torch.randn(3, 50, 32), torch.randn(3, 50, 32) * 100
-        for user in range(3):
-            own = share(dict(model.named_parameters()), model, one(x[user : user + 1], pull[user : user + 1]), mode)
-            assert size(own) <= 1 + 1e-6
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("loud", [1.0, 30.0, 1e4])
-@pytest.mark.parametrize("kept", [0, 1 << 24])
-def test_a_low_rank_map_whose_frozen_part_turns_the_input_away_keeps_the_bound(
-    mode: Any, loud: float, kept: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(norms, "KEPT", kept, raising=False)
-    for seed in range(10):
-        torch.manual_seed(seed)
-        up, down = nn.Parameter(torch.randn(60, 2)), nn.Parameter(torch.randn(2, 50), requires_grad=False)
-        other = nn.Parameter(torch.randn(70, 70))  # larger, so that it is the one that is swept
-        x = loud * torch.randn(1, 7, 50, dtype=torch.float64)
-        x = (x - x @ torch.linalg.pinv(down.double()) @ down.double()).float()
-
-        def losses(batch: SequenceBatch, up: Tensor = up, down: Tensor = down, other: Tensor = other) -> Tensor:
-            return (F.linear(batch.history, up @ down) * 100).sum((1, 2)) + 1e-30 * F.linear(
-                batch.history, (other * 1.0)[:, :50]
-            ).sum((1, 2))
-
-        assert size(share({"up": up, "other": other}, losses, one(x), mode)) <= 1 + 1e-6
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_tensor_of_which_each_user_reads_their_own_rows_keeps_the_bound(mode: Any) -> None:
-    torch.manual_seed(0)
-    table = nn.Parameter(torch.randn(9, 8))
-    larger = nn.Parameter(torch.randn(40, 8))
-    pull = torch.randn(3, 8) * 100
-
-    def losses(batch: SequenceBatch) -> Tensor:
-        both = table.exp()[:3] * pull - table.exp()[:3] * (pull * (1 + 1e-7))  # what cancels is left to rounding
-        return (batch.history * both[:1]).sum(1) + 1e-20 * (batch.history @ larger.exp().T).sum(1)
-
-    for user in range(3):
-        own = share({"table": table, "larger": larger}, losses, one(torch.ones(1, 8) * (user + 1)), mode)
-        assert size(own) <= 1 + 1e-6
 
 
 def lora(x: Tensor, base: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -19,14 +19,13 @@ from dprec.gradients.contributions.look_ups import Rows, SharedRows
 from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.pulled import Pulled
 from dprec.models import GRU, DPFormer
-from dprec.noise.gaussian import GaussianNoise, rounding
+from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
-from dprec.sparsity import FEST, Dense, LazyDP
 from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.catalogue_softmax import for_users
-from tests.models.zoo import ITEMS, MODELS, dual_encoder, transformer
+from tests.models.zoo import ITEMS
 from tests.one_micro_batch import add_clipped
 
 
@@ -63,44 +62,6 @@ def alike(users: int, extra: bool, kinds: int = 1) -> SequenceBatch:
     return batch.select([0, *own.tolist()] if extra else own.tolist())
 
 
-def left_beside(model: Any, every: Any, rest: Any, one: Any, strategy: Callable[[], Strategy] | None = None) -> float:
-    """Return what is left of the difference between two sums once the share of the user who makes it is taken off."""
-    more, less, own = (summed(model, [part], strategy=strategy) for part in (every, rest, one))
-    assert abs(sum(float(value.square().sum()) for value in own.values()) - 1) < 0.01
-    return distance({name: more[name] - less[name] for name in own}, own)
-
-
-def near_equal(model: Any, apart: float = 1e-3) -> Any:
-    """All items far from the origin and near each other: differences of scores are rounding, unless taken of items."""
-    with torch.no_grad():
-        for table in {id(t): t for t in (model.embedding.weight, model.item_table)}.values():
-            towards = torch.randn(table.shape[1])
-            table[1:] = 100 * towards + apart * torch.randn(len(table) - 1, table.shape[1])
-    return model
-
-
-@pytest.mark.parametrize("users", [100, 1000])
-@pytest.mark.parametrize("apart", [1e-1, 1e-3])
-@pytest.mark.parametrize(
-    "make",
-    [lambda: transformer(negatives=5), dual_encoder, lambda: dual_encoder(tied=True), transformer, MODELS["gru"]],
-)
-def test_items_that_are_nearly_equal_and_large(make: Any, users: int, apart: float) -> None:
-    torch.manual_seed(0)
-    model = near_equal(make(), apart)
-    others = left_beside(model, alike(users, True), alike(users, False), alike(0, True))
-    assert others <= rounding(users)
-
-
-@pytest.mark.parametrize("name", ["transformer", "dpformer", "gru", "lstm", "dual-encoder", "scales-and-products"])
-@pytest.mark.parametrize("kinds", [1, 7])
-def test_a_thousand_users_alike(name: str, kinds: int) -> None:
-    torch.manual_seed(0)
-    model = MODELS[name]()
-    others = left_beside(model, alike(1000, True, kinds), alike(1000, False, kinds), alike(0, True, kinds))
-    assert others <= rounding(1000)
-
-
 @pytest.mark.parametrize("parts", [1, 16])
 def test_a_coherent_sum_of_many_users(parts: int) -> None:
     """Everybody's share is the same: float32 holds such a sum to 4 thousandths of one share."""
@@ -115,17 +76,6 @@ def test_a_coherent_sum_of_many_users(parts: int) -> None:
     less = [SequenceBatch(part, part) for part in x[1:].chunk(parts)]
     every, rest = summed(layer, whole, losses), summed(layer, less, losses)
     assert distance(every, rest) <= 1 + 1e-4
-
-
-@pytest.mark.parametrize("strategy", [Dense, LazyDP, lambda: FEST(public_counts="counts.csv", keep=20)])
-@pytest.mark.parametrize("tied", [True, False])
-def test_rows_that_a_strategy_rules_are_summed_as_exactly(strategy: Any, tied: bool, monkeypatch: Any) -> None:
-    """Each user's own reads and the rows that all read alike, of thousands of users who push them one way."""
-    monkeypatch.setattr(FEST, "_read", lambda self, path: torch.arange(self.space.size).double())
-    torch.manual_seed(0)
-    model, users = dual_encoder(tied=tied), 4096
-    others = left_beside(model, alike(users, True), alike(users, False), alike(0, True), strategy)
-    assert others <= 1e-6 * users
 
 
 def repeated(users: int, *shape: int) -> Tensor:

@@ -276,21 +276,11 @@ class NoOptimizer(Sorter):
         return None
 
 
-class HalfAnOptimizer(Sorter):
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.network[0].parameters(), lr=0.1)
-
-
 class Plateau(Sorter):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
-
-
-class LimitedMemory(Sorter):
-    def configure_optimizers(self) -> Any:
-        return torch.optim.LBFGS(self.parameters())
 
 
 class OwnBackward(Sorter):
@@ -324,38 +314,18 @@ class SkipsSteps(Sorter):
         optimizer_closure()
 
 
-class Counts(Sorter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(()))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        self.seen += len(batch[0])
-        return self.each(batch)
-
-
-class Normed(Sorter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-
-
 BREACHES: dict[Callable[[], Sorter], str] = {
     Mean: r"Mean.training_step returns one number for a whole batch: .* drop .mean\(\)",
     Nothing: "Nothing.training_step returns nothing",
     ByHand: "ByHand optimizes by hand",
     NoOptimizer: "0 optimizers",
-    HalfAnOptimizer: r"network\.2\.weight.*does not move it",
     Plateau: "ReduceLROnPlateau",
-    LimitedMemory: "LBFGS asks for the loss several times",
     OwnBackward: "OwnBackward.backward cannot be kept",
     OwnClipping: "configure_gradient_clipping cannot be kept",
     OwnTransfer: "OwnTransfer.on_after_batch_transfer gets a step's micro-batches",
     Scales: "was changed before the optimizer's step",
     AddsLater: "was changed before the optimizer's step",
     SkipsSteps: "was not followed by optimizer.step",
-    Counts: "'seen' changes",
-    Normed: "batch_norm",
 }
 
 

@@ -225,25 +225,6 @@ def test_what_else_changes_gradients_is_refused_in_a_script(kind: str, verify: f
     assert all(torch.equal(p, was) for p, was in zip(net.parameters(), start, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", REFUSED)
-def test_what_else_changes_gradients_is_refused_in_a_lightning_module(kind: str) -> None:
-    make, said = REFUSED[kind]
-
-    class Own(Sorter):
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            return make_losses(batch)
-
-    module = Own()
-    make_losses = make(module.network)
-    start = [p.detach().clone() for p in module.parameters()]
-    loader = Privacy.loader(people(), USERS)
-    with pytest.raises(UserError, match=said) as told:
-        fit(module, Privacy(noise_multiplier=1.0, delta=0.01), loader, max_steps=3)
-    assert "\n" not in str(told.value)
-    assert all(torch.equal(p, was) for p, was in zip(module.parameters(), start, strict=True))
-
-
 def test_switches_that_were_set_before_are_set_back_or_refused() -> None:
     torch.set_float32_matmul_precision("medium")
     fit(Sorter(), Privacy(noise_multiplier=1.0, delta=0.01), max_steps=2)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from dprec import private
 from dprec.errors import UserError
-from dprec.sparsity import FEST
 from dprec.training.loaders import private_loader
 from tests.training.scripts import BATCH, USERS, Sorter, people, take, training
 
@@ -121,48 +120,6 @@ def test_optimizers_that_cannot_step_are_refused() -> None:
         training(module, optimizer=torch.optim.LBFGS(module.parameters()))
     with pytest.raises(UserError, match=r"network\.3\.weight.*does not move it"):
         training(module, optimizer=torch.optim.SGD(module.network[0].parameters(), lr=0.1))
-
-
-def test_losses_that_are_no_row_each_or_change_precision_are_refused() -> None:
-    module = Sorter()
-
-    def mean(batch: Any) -> Tensor:
-        return F.cross_entropy(module(batch[0]), batch[1])
-
-    def low(batch: Any) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return F.cross_entropy(module(batch[0]), batch[1], reduction="none")
-
-    for losses, said in ((mean, "one loss per user"), (low, "in bfloat16 by itself")):
-        run = training(module, losses=losses)
-        with pytest.raises(UserError, match=said):
-            take(run)
-        assert run.steps == 0
-
-
-class Scaled(Sorter):
-    """Takes its scale from the first batch that it sees."""
-
-    def __init__(self, table: bool) -> None:
-        super().__init__()
-        self.table = nn.Embedding(10, 4) if table else None
-        self.register_buffer("mean", torch.zeros(4))
-        self.ready = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.ready:
-            self.mean, self.ready = torch.from_numpy(x.numpy().mean(0)), True
-        x = x - self.mean
-        return super().forward(x if self.table is None else x + self.table(x[:, 0].abs().long() % 10))
-
-
-@pytest.mark.parametrize("table", [False, True])
-def test_a_scale_taken_from_the_first_batch_is_refused(table: bool) -> None:
-    """Whatever runs losses first, a look at the precision or a count of look-ups, is itself looked at."""
-    run = training(Scaled(table), sparsity=FEST(keep=5, share=0.1) if table else None)
-    with pytest.raises(UserError, match="changes with the users' data"):
-        take(run)
-    assert run.steps == 0
 
 
 @pytest.mark.parametrize(("name", "value"), [("expected_batch", 18), ("seed", 5), ("users", USERS - 1)])

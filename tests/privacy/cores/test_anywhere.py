@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from dprec.models import Transformer
 from dprec.privacy.cores import FORKS, OneCore
@@ -102,37 +101,16 @@ def other_module(model: Any, step: int) -> None:
     model.network.last_norm = nn.LayerNorm(8, elementwise_affine=False) if step else nn.Identity()
 
 
-def other_function(model: Any, step: int) -> None:
-    if step:
-        own = type(model).encode
-        model.encode = lambda history, context=None: own(model, history, context) * 3
-
-
 def other_hook(model: Any, step: int) -> None:
     if step:
         model.network.register_forward_hook(lambda module, given, made: made * 2)
-
-
-def other_class(model: Any, step: int) -> None:
-    if step:
-        model.network.last_norm.__class__ = Doubling
-
-
-class Doubling(nn.LayerNorm):
-    def forward(self, input: Tensor) -> Tensor:
-        return 2 * super().forward(input)
-
-
-def other_losses(model: Any, step: int) -> Any:
-    return (lambda batch: model.encode(batch.history).square().mean((1, 2))) if step else None
 
 
 @forks
 @pytest.mark.parametrize(
     "change",
     [
-        *(other_number, other_weights, other_buffer, other_module, other_function),
-        *(other_hook, other_class, other_losses),
+        *(other_number, other_module, other_hook),
     ],
 )
 def test_what_changes_between_steps_counts_for_all_users(change: Any) -> None:
@@ -145,34 +123,6 @@ def test_what_changes_between_steps_counts_for_all_users(change: Any) -> None:
     assert close(expected, found)
     third = len(expected) // 3
     assert not close(expected[:third], expected[third : 2 * third])  # it matters
-
-
-@forks
-def test_a_class_that_is_patched_counts_for_all_users() -> None:
-    def patched_at_the_second(cores: OneCore, model: Any) -> list[Tensor]:
-        own = nn.LayerNorm.forward
-        with pytest.MonkeyPatch.context() as patches:
-
-            def patch(_: Any, step: int) -> None:
-                if step == 1:
-                    patches.setattr(nn.LayerNorm, "forward", lambda self, x: own(self, x) * 2)
-
-            return gradients(cores, model, patch)
-
-    model = model_of()
-    cores = all_cores_of(model)
-    found = patched_at_the_second(cores, model)
-    cores.close()
-    assert close(patched_at_the_second(OneCore(), model_of()), found)
-    assert not close(found, gradients(OneCore(), model_of(), lambda *_: None))
-
-
-@forks
-def test_under_a_mode_of_torch_s_one_process_takes_all_users() -> None:
-    with FlopCounterMode(display=False):
-        model = model_of()
-        steps_of(model, all_cores_of(model))
-        assert not active_children()
 
 
 @forks

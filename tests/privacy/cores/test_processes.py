@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-import pickle
 import signal
 import time
-from collections.abc import Sequence
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from dprec.data import SequenceBatch
 from dprec.privacy import cores as package
 from dprec.privacy.cores import OneCore, processes
 from tests.privacy.cores.support import ITEMS, all_cores_of, batch_of, close, forks, gradient_by, model_of, steps_of
@@ -68,28 +64,6 @@ def test_others_hear_no_signal_of_the_first_one_s(tmp_path: Path) -> None:
 
 
 @forks
-def test_a_batch_that_cannot_be_sent_is_one_process_s() -> None:
-    model, alone = model_of(), model_of()
-    cores = all_cores_of(model)
-    for own, gradient in ((model, gradient_by(model, cores)), (alone, gradient_by(alone, OneCore()))):
-        for _ in range(2):
-            gradient(dict(own.named_parameters()), own.losses, [Unsendable(part) for part in batch_of()])
-    assert close([p.grad for p in alone.parameters()], [p.grad for p in model.parameters()])
-    cores.close()
-
-
-class Unsendable(SequenceBatch):
-    def __init__(self, batch: SequenceBatch) -> None:
-        super().__init__(batch.history, batch.targets)
-
-    def select(self, users: Sequence[int]) -> Unsendable:
-        return Unsendable(super().select(users))
-
-    def __reduce__(self) -> Any:
-        raise TypeError("not this one")
-
-
-@forks
 def test_a_process_that_is_killed_costs_nothing() -> None:
     model, alone = model_of(), model_of()
     cores = all_cores_of(model)
@@ -121,13 +95,6 @@ def test_an_error_is_that_of_one_process_and_leaves_nobody() -> None:
     assert not active_children()
     gradient(parameters, model.losses, batch_of())  # goes on
     cores.close()
-
-
-@forks
-def test_a_copy_of_a_run_s_model_has_no_processes() -> None:
-    cores = all_cores_of(model_of())
-    assert type(copy.deepcopy(cores)) is OneCore
-    assert type(pickle.loads(pickle.dumps(cores))) is OneCore
 
 
 @forks

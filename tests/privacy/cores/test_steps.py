@@ -12,9 +12,7 @@ from torch import Tensor
 
 from dprec.data import SequenceBatch
 from dprec.models import Transformer
-from dprec.noise.gaussian import Ahead
 from dprec.privacy.cores import OneCore
-from dprec.privacy.cores.processes import Worker
 from tests.privacy.cores.support import (
     ITEMS,
     LENGTH,
@@ -44,21 +42,6 @@ def test_steps_are_those_of_one_process(kind: str, sigma: float) -> None:
     assert not close(expected, list(model_of(kind).parameters()))
     assert all(view.any() for other in cores._others for view in other._sums.views[:1])  # each has added something up
     cores.close()
-
-
-@forks
-def test_noise_that_is_drawn_while_others_are_at_work_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended, draw = [], Ahead.draw
-    for at_work in (True, False):
-        drawn: list[Ahead] = []
-        monkeypatch.setattr(Ahead, "draw", lambda self, drawn=drawn: drawn.append(self) or draw(self))
-        monkeypatch.setattr(Worker, "is_at_work", lambda _, answer=at_work: answer)
-        model = model_of()
-        cores = all_cores_of(model)
-        ended.append(steps_of(model, cores, steps=2, sigma=1.0))
-        cores.close()
-        assert bool(drawn) == at_work
-    assert all(map(torch.equal, *ended))
 
 
 @forks
