@@ -57,6 +57,15 @@ def test_a_command_runs_each_test(request: pytest.FixtureRequest) -> None:
         assert any(command.chooses(item.nodeid, marks) for command in commands), item.nodeid
 
 
+def test_what_tests_are_skipped_without_is_installed_for_them() -> None:
+    """A test of a package that no environment has would be run by nobody."""
+    project = (ROOT / "pyproject.toml").read_text()
+    installed = {name.replace("-", "_") for name in re.findall(r'"([A-Za-z][\w-]*)(?:\[\w+\])?[>=;"]', project)}
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        needed = set(re.findall(r'importorskip\("(\w+)', file.read_text()))
+        assert needed <= installed, (file, needed - installed)
+
+
 def test_no_test_is_in_two_tiers(request: pytest.FixtureRequest) -> None:
     for item in request.config.stash[COLLECTED]:
         assert not {"full", "nightly"} <= {mark.name for mark in item.iter_markers()}, item.nodeid

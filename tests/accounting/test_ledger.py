@@ -228,21 +228,3 @@ def test_a_damaged_state_is_refused(state: dict) -> None:
 def test_events_cannot_be_taken_back() -> None:
     with pytest.raises(ValueError, match="taken back"):
         Ledger().record(sampled(1.0), -1)
-
-
-def test_only_periods_that_may_be_the_worst_are_composed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ε is the largest of the periods', each with what all share, and a period that is far from it costs little."""
-    shared = Event("gaussian", 30.0, what="frequencies")
-    periods = {sampled(1.0 + 0.2 * number, 0.02): 40 for number in range(5)}
-    events = {Event(e.kind, e.noise_multiplier, e.rate, period=p): c for p, (e, c) in enumerate(periods.items())}
-    alone = [Ledger({event: count, shared: 1}).epsilon(1e-5) for event, count in events.items()]
-    composed = []
-
-    def counted(*given: object, **options: object) -> float:
-        composed.append(given)
-        return unwatched(*given, **options)  # type: ignore[arg-type]
-
-    unwatched = accounting.epsilon
-    monkeypatch.setattr(accounting, "epsilon", counted)
-    assert Ledger({shared: 1, **events}).epsilon(1.0001e-5) == pytest.approx(max(alone), rel=1e-4)
-    assert 1 <= len(composed) < 3  # of five

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import csv
-import os
-import random
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,15 +13,10 @@ from torch import Tensor
 
 from dprec.audit import main as audit
 from dprec.distributed.first import NUMBERS
-from dprec.fit import main as fit
 from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import environment, strict
 
-BOUND = 30  # seconds until all processes have ended after one was killed, on a busy machine
-LONG = 600  # steps of a run that is killed
-KILLED = ((4, False), (2, True), (3, False), (2, False), (4, True))  # of how many, and whether it is the first
 GO_ON = "python -m dprec.fit --resume"
-CLOSE = 1e-5  # what float32 rounding of sums in another order may come to in twelve steps
 
 
 def command(*words: object, begin: Sequence[str] = ("-m", "dprec.fit")) -> subprocess.Popen[str]:
@@ -93,35 +83,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.nightly
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds its children in /proc")
-def test_a_run_killed_at_random_moments_goes_on_with_other_numbers_of_processes(recipe: Path, tmp_path: Path) -> None:
-    """Whichever process is killed, all end, in one line; the ledger never has fewer steps than the checkpoint."""
-    rng, run, before = random.Random(), tmp_path / "run", 0
-    words: list[object] = [recipe, "--trainer.max_steps", LONG, "--checkpoint_every", 2, "--out", run]
-    for several, first in KILLED:
-        process = command(*words, "--trainer.devices", several)
-        wait_for(partial(goes_on, run, before), process)
-        others = children(process.pid)
-        assert len(others) == several - 1
-        time.sleep(rng.uniform(0, 1))
-        os.kill(process.pid if first else others[-1], signal.SIGKILL)
-        killed = time.monotonic()
-        _, wrong = process.communicate(timeout=400)
-        wait_for(partial(ended, others))
-        assert time.monotonic() - killed < BOUND
-        # Lightning looks every five seconds. If it sees it first, it kills all with a line of its own.
-        line = f"error: another process of the run was killed or does not answer: continue with: {GO_ON} {run}"
-        lines = [said for said in wrong.splitlines() if "Forcefully terminating" not in said]
-        assert (process.returncode, lines) in [(2, [line]), (-signal.SIGKILL, [])]
-        before = saved_steps(run)
-        assert sum(event["count"] for event in strict(run / "privacy.json")["events"]) >= before
-        words = ["--resume", run]
-    assert fit(["--resume", str(run), "--trainer.devices", "1"]) == 0  # here Lightning would start these tests again
-    events = strict(run / "privacy.json")["events"]
-    assert sum(event["count"] for event in events) == strict(run / "metrics.json")["steps"] == LONG
-
-
 def saved_steps(run: Path) -> int:
     """Return how many steps the checkpoint has taken; its ledger has as many."""
     if not (run / "checkpoints/last.ckpt").exists():
@@ -137,30 +98,8 @@ def parameters(run: Path) -> dict[str, Tensor]:
     return found
 
 
-def furthest(one: dict[str, Tensor], other: dict[str, Tensor], only: str = "") -> float:
-    """Return how far two models are apart at most, in parameters whose names begin so."""
-    assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).abs().max()) for name in one if name.startswith(only))
-
-
-def goes_on(run: Path, before: int) -> bool:
-    return saved_steps(run) > before
-
-
 def ended(processes: list[int]) -> bool:
     return not any(map(alive, processes))
-
-
-def wait_for(done: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
-    deadline = time.monotonic() + 400
-    while not done():
-        assert process is None or process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def children(process: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
 
 
 def alive(process: int) -> bool:

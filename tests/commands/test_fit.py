@@ -12,14 +12,11 @@ import torch
 import yaml
 
 from dprec.data import Sequences
-from dprec.distributed.ranks import ALONE
 from dprec.fit import main as fit
-from dprec.notices import heard_by
 from dprec.recommend import main as recommend
 from dprec.run import outcome, progress
 from dprec.run.progress import TrainingProgress
 from dprec.run.saved.checkpoints import read_checkpoint
-from dprec.run.tasks import task
 from tests.commands.conftest import STEPS, USERS
 from tests.commands.support import environment, refused, strict
 
@@ -124,17 +121,6 @@ def test_a_large_table_with_noise_in_every_row_is_hinted_at(
     assert "has 13 rows, and each gets noise in every step: privacy.sparsity can spare" in capsys.readouterr().out
     assert fit([str(recipe), "--trainer.max_steps", "1", "--privacy", "null", "--out", "plain"]) == 0
     assert "gets noise in every step" not in capsys.readouterr().out
-
-
-def test_an_evaluation_that_takes_long_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "EVERY", 0.0)
-    said: list[str] = []
-    with heard_by(said.append):
-        assert list(task.own_part(["a", "b", "c"], ALONE)) == ["a", "b", "c"]
-    assert [re.sub(r"\d+:\d\d", "m:ss", line) for line in said] == [
-        "evaluating: batch 1 of 3, m:ss left",
-        "evaluating: batch 2 of 3, m:ss left",
-    ]
 
 
 def test_privacy_json_is_the_ledger(trained: Path) -> None:
@@ -283,18 +269,6 @@ def test_the_guarantee_is_one_sentence_in_json_and_three_lines_on_screen(
     sentence = strict(here / "run/metrics.json")["guarantee"]
     assert "\n" not in sentence
     assert sentence in " ".join(line.strip() for line in lines)
-
-
-@pytest.mark.full
-def test_a_terminal_that_cannot_show_epsilon_does_not_end_a_run(recipe: Path, here: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dprec.fit", str(recipe), "--trainer.enable_progress_bar", "true"],
-        capture_output=True,
-        text=True,
-        env=environment() | {"PYTHONIOENCODING": "ascii"},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"step {STEPS}/{STEPS}  ? " in done.stdout
 
 
 @pytest.mark.full

@@ -236,19 +236,6 @@ def test_a_stopped_run_that_is_resumed_names_no_code(
     assert "sent_module" not in sys.modules
 
 
-@pytest.mark.parametrize("tables", ["sent_module.*", ["embedding.*", "sent_module.Evil"]])
-@pytest.mark.parametrize("many", [False, True], ids=["alone", "in a list"])
-def test_patterns_of_tables_name_no_code(
-    stopped: Path, monkeypatch: pytest.MonkeyPatch, tables: str | list[str], many: bool
-) -> None:
-    monkeypatch.syspath_prepend(os.getcwd())
-    strategy = {"class_path": "dprec.sparsity.EANA", "init_args": {"tables": tables}}
-    names(stopped, "privacy/sparsity", [strategy] if many else strategy)
-    assert fit(["--resume", "sent", "--print_config"]) == 0
-    assert "sent_module" not in sys.modules
-    assert resume_command(stopped, yaml.safe_load((stopped / "config.yaml").read_text())).endswith("sent")
-
-
 def test_a_resumed_run_imports_what_is_trusted(
     stopped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,14 +254,6 @@ def test_a_resumed_run_imports_what_is_trusted(
     )
     assert fit(["--resume", "sent", "--trust", "trusted_callback"]) == 0
     assert (stopped / "metrics.json").is_file()
-
-
-def test_a_resumed_run_finds_no_module_in_the_working_folder(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", os.getcwd())])
-    assert fit(["--resume", "sent", "--print_config"]) == 0
-    assert os.getcwd() not in sys.path
-    assert fit(["--resume", "sent", "--print_config", "--trust", "mine"]) == 0
-    assert os.getcwd() in sys.path
 
 
 def test_an_export_is_no_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

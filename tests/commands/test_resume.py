@@ -298,21 +298,6 @@ def test_a_second_ctrl_c_stops_at_once(recipe: Path, here: Path) -> None:
     assert not (here / "run/checkpoints/last.ckpt").exists()
 
 
-def test_a_second_ctrl_c_while_the_run_is_saved_says_what_is_there(recipe: Path, here: Path) -> None:
-    process = signalled("SIGINT", 1, [str(recipe), "--out", "run", "--checkpoint_every", "2"], SAVING + SIGNALLED)
-    assert process.returncode == 130
-    assert process.stderr.splitlines()[-1] == "stopped; continue with: python -m dprec.fit --resume run"
-    assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 2
-
-
-SAVING = """
-from dprec.run.saved.saving import SaveRun
-def save(self, trainer, *_):
-    raise KeyboardInterrupt
-SaveRun.on_exception = save
-"""
-
-
 def signalled(number: str, times: int, args: list[str], script: str | None = None) -> subprocess.CompletedProcess[str]:
     """Train in a process that gets a signal so many times in its third step."""
     return warm.run(["-c", script or SIGNALLED, number, str(times), *args], environment())
@@ -386,18 +371,6 @@ def test_a_disk_without_room_is_a_line_and_the_run_goes_on(
     full_at.clear()
     assert fit(["--resume", "late"]) == 0
     assert strict(here / "late/privacy.json")["events"][0]["count"] == 8
-
-
-def test_a_disk_that_fills_up_after_the_last_step_is_one_line(
-    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "run/metrics.json")
-    with mock.patch("dprec.run.experiment.write_json", side_effect=full):
-        assert fit([str(recipe), "--out", "run"]) == 2
-    told = capsys.readouterr().err
-    assert "run/metrics.json (No space left on device): make room, and continue with python -m dprec.fit" in told
-    assert told.count("\n") == 1
-    assert fit(["--resume", "run"]) == 0
 
 
 def test_a_weight_that_has_changed_on_the_disk_is_found(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:

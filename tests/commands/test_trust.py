@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import stat
 import sys
-import typing
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import pytorch_lightning as pl
 import torch
 
-import dprec.data
-import dprec.models
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.recommend import main as recommend
@@ -126,30 +121,3 @@ def test_a_run_folder_is_its_owners_alone(
     assert fit([*args, "--out", "shared"]) == 0
     assert "others can read shared" in capsys.readouterr().err
     assert stat.S_IMODE((here / "shared").stat().st_mode) == 0o755
-
-
-def kinds(annotation: object) -> set[object]:
-    """The types that an annotation is made of."""
-    parts = [part for part in typing.get_args(annotation) if typing.get_origin(annotation) is not typing.Literal]
-    return set().union(*map(kinds, parts)) if parts else {typing.get_origin(annotation) or annotation}
-
-
-PLAIN = {int, float, bool, str, type(None), typing.Literal}
-OURS = [
-    cls
-    for package in (dprec.models, dprec.data)
-    for cls in vars(package).values()
-    if isinstance(cls, type) and issubclass(cls, (pl.LightningModule, pl.LightningDataModule))
-]
-
-
-@pytest.mark.parametrize("cls", OURS, ids=lambda cls: cls.__name__)
-def test_nothing_that_our_classes_take_can_name_code(cls: type) -> None:
-    """A class, a module or a function as an argument would be imported from its name."""
-    for base in cls.__mro__:
-        if base.__module__.startswith("dprec.") and "__init__" in vars(base):
-            hints = typing.get_type_hints(base.__init__)
-            hints.pop("return", None)
-            for name, parameter in inspect.signature(base.__init__).parameters.items():
-                if name != "self" and parameter.kind is not inspect.Parameter.VAR_KEYWORD:
-                    assert kinds(hints[name]) <= PLAIN, f"{base.__name__}.{name}"

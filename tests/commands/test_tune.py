@@ -27,10 +27,6 @@ from tests.commands.support import refused
 pytestmark = pytest.mark.full
 
 
-class Killed(BaseException):
-    """As by SIGKILL: nothing catches it."""
-
-
 TRIED = ["--try", "model.learning_rate=0.001,0.1"]
 
 
@@ -146,57 +142,6 @@ def test_the_recipe_as_it_is_has_the_whole_budget(
     assert kind is Experiment
     assert epsilon == 4 > max(each for _, each, _ in tuned)
     assert model == parse(CommandLine.read([str(recipe)])).tree["model"]["init_args"]
-
-
-@pytest.mark.parametrize(
-    ("at", "sums"),
-    [
-        ("before the scores are written", [50.0, 10.0, 20.0]),
-        ("before the move", [10.0, 50.0, 20.0]),
-        ("after the move", [50.0, 10.0, 20.0]),
-    ],
-)
-def test_a_choice_that_was_killed_keeps_the_best_all_the_same(
-    at: str, sums: list[float], recipe: Path, tmp_path: Path, picked: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever was trained again, the run that is kept is that of the best score."""
-    out, left = tmp_path / "choice", list(sums)
-    write, settle = tuning.write_private_json, tuning.Tuning._settle
-
-    def killed_at_the_second_write(path: Path, values: dict) -> None:
-        if path.name == "scores.json" and len(values["scores"]) == 2 and values["settling"]:
-            raise Killed
-        write(path, values)
-
-    def killed_at_the_second_move(self: tuning.Tuning, scores: list[float]) -> None:
-        if at == "after the move":
-            settle(self, scores)
-        if len(scores) == 2:
-            raise Killed
-        if at != "after the move":
-            settle(self, scores)
-
-    def score(*_: object) -> float:
-        return left[0] if len(left) == 1 else left.pop(0)
-
-    monkeypatch.setattr(GaussianNoise, "add_", _only_to_large(GaussianNoise.add_))
-    monkeypatch.setattr(tuning, "user_by_user", score)
-    with monkeypatch.context() as dying:
-        if at == "before the scores are written":
-            dying.setattr(tuning, "write_private_json", killed_at_the_second_write)
-        else:
-            dying.setattr(tuning.Tuning, "_settle", killed_at_the_second_move)
-        with pytest.raises(Killed):
-            tune([str(recipe), *TRIED, "--out", str(out)])
-    if at == "before the scores are written":
-        left.insert(0, sums[1])  # this run is trained and scored again
-    assert tune([str(recipe), *TRIED, "--out", str(out)]) == 0
-    told = json.loads((out / "tune.json").read_text())
-    best = sums.index(max(sums))
-    assert told["score"] == pytest.approx(max(sums) / 60)
-    assert told["chosen"] == {"model.learning_rate": ["0.001", "0.1", "0.001"][best]}
-    assert f"learning_rate: {told['chosen']['model.learning_rate']}" in (out / "best" / "config.yaml").read_text()
-    assert sorted(path.name for path in out.iterdir()) == ["best", "tune.json"]
 
 
 def test_users_are_scored_alone_and_nobody_adds_more_than_one(recipe: Path) -> None:

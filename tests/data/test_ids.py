@@ -1,14 +1,13 @@
 """One person is one user however their id is written, and nobody is made of rows without an id."""
 
 import json
-import random
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprec.data import Catalogue, Sequences
+from dprec.data import Catalogue
 from dprec.data.logs.ids import MISSING, in_order, normal_texts
 from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
@@ -87,14 +86,6 @@ def test_long_float_ids_keep_their_digits_and_rounded_ones_are_refused(tmp_path)
     (tmp_path / "log.csv").write_text("user,item,time\n1.23456789012346E+15,a,1\n7,b,2\n")
     with pytest.raises(UserError, match="user id 1.23456789012346E\\+15 is a rounded number"):
         read_interactions(tmp_path / "log.csv")
-
-
-def test_a_trailing_space_in_a_tenth_of_the_rows_makes_no_users(tmp_path):
-    draw = random.Random(0)
-    rows = [(user, draw.randrange(40), time) for user in range(300) for time in range(8)]
-    lines = [f"{user}{' ' if draw.random() < 0.1 else ''},{item},{time}\n" for user, item, time in rows]
-    (tmp_path / "log.csv").write_text("user,item,time\n" + "".join(lines))
-    assert Sequences(dataset="file", path=str(tmp_path / "log.csv"), batch_size=10).users == 300
 
 
 def test_unicode_forms_of_one_id_are_one(tmp_path, capsys):
@@ -183,14 +174,3 @@ def test_which_of_two_ids_comes_first_does_not_hang_on_others(ids):
     whole = ordered(ids)
     for left_out in ids:
         assert ordered([each for each in ids if each != left_out]) == [each for each in whole if each != left_out]
-
-
-def test_the_odd_item_of_one_user_leaves_the_items_of_others_in_their_order(tmp_path):
-    """The order is in every checkpoint, and tells of a user whose item is not in it."""
-    rows = [(user, item) for user in range(3) for item in ("9", "10", "100")]
-    orders = []
-    for name, more in (("without.txt", []), ("with.txt", [(3, "x"), (3, "7" * 19), (3, "-1")])):
-        (tmp_path / name).write_text("".join(f"{user} {item}\n" for user, item in rows + more))
-        found = read_interactions(tmp_path / name).item_ids
-        orders.append([item for item in found if item in ("9", "10", "100")])
-    assert orders == [["9", "10", "100"]] * 2

@@ -1,7 +1,6 @@
 """A prepared folder is whole or not there, is what reading gives, and is made again when the log is another."""
 
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -149,9 +148,10 @@ def test_no_room_is_one_line(log, tmp_path):
 PREPARE = """
 import sys
 from pathlib import Path
+from dprec.data.formats import format
 from dprec.data.logs import grouping
 from dprec.data.logs.interactions import HowToRead, prepare_log
-grouping._TOGETHER, table.ROWS = 700, 512
+grouping._TOGETHER, format.ROWS = 700, 512
 print("ready", flush=True)
 sys.stdin.readline()
 prepare_log(Path(sys.argv[1]), HowToRead(), Path(sys.argv[2]))
@@ -176,52 +176,3 @@ def test_two_processes_at_once_make_one_folder(log, tmp_path):
     prepare_log(log, HowToRead(), tmp_path / "clean")
     assert contents(tmp_path / "home") == contents(tmp_path / "clean")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean", "home", "log"]
-
-
-# A process that forks, before it has threads, a child for each moment, which kills itself as it touches a file.
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from dprec.data.logs import grouping
-from dprec.data.logs.interactions import HowToRead, prepare_log
-grouping._TOGETHER, table.ROWS = 700, 512
-log, home, moments = Path(sys.argv[1]), Path(sys.argv[2]), [float(word) for word in sys.argv[3:]]
-touched = 0
-
-def child(last, where):
-    if process := os.fork():
-        return os.waitpid(process, 0)[1]
-    def count(event, arguments):
-        global touched
-        if event in ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove"):
-            touched += 1
-            if touched == last:
-                os.kill(os.getpid(), signal.SIGKILL)
-    sys.addaudithook(count)
-    prepare_log(log, HowToRead(), where)
-    (log.parent / "touched").write_text(str(touched))
-    os._exit(0)
-
-assert child(None, home.with_name("clean")) == 0
-whole = int((log.parent / "touched").read_text())
-for moment in moments:
-    print(child(max(1, int(moment * whole)), home), home.exists(), flush=True)
-assert child(None, home) == 0
-"""
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_as_it_touches_a_file_and_started_again_gives_the_same_bytes(log, tmp_path):
-    """At one of the first files, in the middle, and as the new folder takes the place of an older one."""
-    home = tmp_path / "home"
-    prepare_log(log, HowToRead(where="rating > 2"), home)
-    moments = (0.01, 0.5, 0.98, 0.995)
-    words = [sys.executable, "-c", KILLED, str(log), str(home), *map(str, moments)]
-    ran = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=300)
-    assert ran.returncode == 0, ran.stderr
-    ends = [line.split()[0] for line in ran.stdout.splitlines()]
-    assert ends == [str(int(signal.SIGKILL))] * len(moments), ran.stdout
-    assert contents(home) == contents(tmp_path / "clean")
-    left = {path.name for path in tmp_path.iterdir()} - {"touched", "log", "clean", "home"}
-    assert not left

@@ -53,35 +53,6 @@ def test_the_events_are_those_of_the_rule_in_memory_and_in_files(tmp_path_factor
             assert raw(read_interactions(folder / "log.parquet")) == expected
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("form", ["numbers", "sparse numbers", "text", "nanoseconds"])
-def test_thousands_of_events_in_many_batches(tmp_path, monkeypatch, form):
-    rng = np.random.default_rng(0)
-    user, item, time = rng.integers(0, 900, 30_000), rng.integers(0, 400, 30_000), rng.integers(0, 5000, 30_000)
-    if form == "sparse numbers":
-        user = user * 1_000_000_007_003
-    frame = pl.DataFrame({"user": user, "item": item, "time": time})
-    if form == "text":
-        frame = frame.with_columns(pl.format("u{}", "user").alias("user"), pl.format("i{}", "item").alias("item"))
-    if form == "nanoseconds":
-        frame = frame.with_columns(time=(pl.col("time") * 10**14 + 1).cast(pl.Datetime("ns")))
-    frame.write_parquet(tmp_path / "log.parquet")
-    whole = read_interactions(tmp_path / "log.parquet")
-    monkeypatch.setattr(grouping, "_TOGETHER", 5000)
-    monkeypatch.setattr("dprec.data.formats.format.ROWS", 1024)
-    (tmp_path / "parts").mkdir()
-    for number, part in enumerate(frame.iter_slices(7001)):
-        part.write_parquet(tmp_path / f"parts/part-{number:05d}.parquet")
-    for path in (tmp_path / "log.parquet", tmp_path / "parts"):
-        pieces = read_interactions(path)
-        assert np.array_equal(pieces.offsets, whole.offsets)
-        assert np.array_equal(pieces.item, whole.item)
-        assert pieces.item_ids == whole.item_ids
-        assert pieces.user_ids.equals(whole.user_ids)
-    order = np.lexsort((time, user))
-    assert np.array_equal(whole.user, np.unique(user, return_inverse=True)[1][order]) or form == "text"
-
-
 def test_a_spilled_log_stays_in_its_folder_and_leaves_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setattr(grouping, "_TOGETHER", 5)
     (tmp_path / "log.txt").write_text("".join(f"{n % 7} {n % 3}\n" for n in range(50)))

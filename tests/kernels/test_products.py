@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -151,34 +148,6 @@ def test_openblas_is_not_asked_for_what_it_cannot_read(by_openblas: Asked, lie: 
     assert not by_openblas
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_process_waits_for_no_thread_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = [2]
-    thread = openblas._OneThread()
-    monkeypatch.setattr(thread, "_count", lambda: numbers[-1])
-    monkeypatch.setattr(thread, "_set", numbers.append)
-    entered, ended = threading.Event(), threading.Event()
-
-    def other() -> None:
-        with thread, thread._lock:
-            entered.set()
-            ended.wait()
-
-    running = threading.Thread(target=other)
-    running.start()
-    entered.wait()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)  # ends it where it waits
-        with thread:
-            pass
-        os._exit(0 if numbers == [2, 1, 2, 1, 2] else 1)
-    _, status = os.waitpid(child, 0)
-    ended.set()
-    running.join()
-    assert status == 0
-
-
 def test_openblas_says_for_what_processor_it_was_built() -> None:
     """The names of its functions hang on how numpy was built: where they change, nothing else would tell."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]  # type: ignore[index]
@@ -262,27 +231,6 @@ def test_the_gradient_of_a_linear_map_can_be_differentiated(asked: Asked) -> Non
     torch.testing.assert_close(bend, (2 * weight.T @ weight @ torch.ones(8)).expand(50, 8), rtol=1e-4, atol=1e-4)
 
 
-class Twice(Tensor):
-    """A weight that has a linear map of its own."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        found = super().__torch_function__(func, types, args, kwargs or {})
-        return 2 * found if func is F.linear else found
-
-
-def test_a_linear_map_is_that_of_torch_whatever_its_weight_is(asked: Asked) -> None:
-    x, weight = torch.randn(50, 8), torch.randn(6, 8)
-    expected = 2 * F.linear(x, weight)
-    torch.testing.assert_close(affine(x, weight.as_subclass(Twice), None).as_subclass(Tensor), expected)
-    torch.testing.assert_close(affine(x, weight[0], None), x @ weight[0])
-    with pytest.raises(RuntimeError, match="dtype"):
-        affine(x, weight, torch.zeros(6).double())
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        affine(x, weight[:, :7], None)
-    assert not asked
-
-
 def test_onednn_can_be_switched_off(by_onednn: Asked) -> None:
     with torch.backends.mkldnn.flags(enabled=False):
         affine(torch.randn(50, 8), torch.randn(6, 8), None)
@@ -331,11 +279,6 @@ def test_a_wide_product_is_that_of_float64_by_either_way(whole: bool, monkeypatc
         product.add(left[rows], right[rows])
     product.flush()
     torch.testing.assert_close(total, 1 + left.double().T @ right.double(), rtol=1e-5, atol=1e-5)
-
-
-def test_a_variable_that_lets_onednn_compute_in_less_keeps_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
-    assert not onednn.exists.__wrapped__()
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="another processor or system")

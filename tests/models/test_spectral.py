@@ -16,7 +16,7 @@ from dprec.errors import UserError
 from dprec.models import Spectral, SpectralFormer
 from dprec.models.items import described
 from dprec.models.items.described import item_counts, pair_weights
-from dprec.models.items.discriminant import COUNT, LATE, DiscriminantItems, _shrunk, discriminant, histories_before
+from dprec.models.items.discriminant import COUNT, LATE, DiscriminantItems, discriminant, histories_before
 from dprec.models.items.spectral import spectral_vectors
 from dprec.models.networks.causal_network import CausalNetwork
 from tests.privacy.support import data, trainer
@@ -66,19 +66,6 @@ def test_vectors_describe_what_noise_leaves() -> None:
     products = found @ found.T
     away = ~np.eye(n, dtype=bool)
     assert np.corrcoef(products[away], exact[away])[0, 1] > 0.99
-
-
-@pytest.mark.nightly
-def test_the_error_of_vectors_is_what_noise_does_to_them() -> None:
-    rng = np.random.default_rng(1)
-    n, noise = 300, 0.1
-    truth = np.linalg.qr(rng.standard_normal((n, 3)))[0] * np.sqrt([90.0, 60.0, 40.0])
-    exact = truth @ truth.T
-    before, none = spectral_vectors(np.triu(exact, 1), rank=3, noise_std=0.0)
-    after, error = spectral_vectors(np.triu(exact + noise * rng.standard_normal((n, n)), 1), rank=3, noise_std=noise)
-    after *= np.sign((before * after).sum(0))
-    assert none == 0
-    assert np.sqrt(np.square(after - before).mean()) == pytest.approx(error, rel=0.1)
 
 
 def test_the_former_starts_as_the_spectral_recommender() -> None:
@@ -213,17 +200,6 @@ def test_means_that_noise_hides_are_drawn_to_the_mean_of_all() -> None:
     believed = discriminant(found, 0.01, vectors, popularity, 1.0).compared
     known = discriminant(found, 5.0, vectors, popularity, 1.0).compared
     assert np.linalg.norm(known) < 0.1 * np.linalg.norm(believed)
-
-
-def test_means_may_stay_as_far_apart_as_they_are() -> None:
-    """Each drawn as is best for it alone, they vary less than they would without noise."""
-    rng = np.random.default_rng(5)
-    truth, noise = rng.standard_normal((4000, 3)), np.full((4000, 3), 2.0)
-    found, zero, count = truth + np.sqrt(noise) * rng.standard_normal((4000, 3)), np.zeros((4000, 3)), np.ones(4000)
-    own, apart = (_shrunk(found, noise, zero, count, shrink) for shrink in (1.0, 0.5))
-    assert own.var() == pytest.approx(1 / 3, rel=0.1)
-    assert apart.var() == pytest.approx(1, rel=0.1)
-    assert np.square(own - truth).mean() < np.square(apart - truth).mean()
 
 
 @pytest.mark.parametrize("shrink", [-0.1, 1.1, float("nan")])

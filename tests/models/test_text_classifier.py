@@ -199,7 +199,8 @@ def test_an_encoder_and_its_tokenizer_come_from_a_folder(folder: Path, tmp_path:
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-2 whose configuration names no padding, and whose tokenizer puts no mark around a text."""
-    tokenizers = pytest.importorskip("tokenizers")
+    import tokenizers
+
     place = tmp_path_factory.mktemp("bare")
     words = ["<pad>", "<unk>", *(f"w{n}" for n in range(30))]
     made = tokenizers.Tokenizer(

@@ -5,7 +5,6 @@ import itertools
 import math
 import os
 import pickle
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from dprec.noise.gaussian import CHUNK, DRAWN_AHEAD, Ahead, GaussianNoise
 from dprec.noise.key_stream import KeyStream
 from dprec_kernels.row_noise import STREAMS
 from tests.device.pretend import DEVICE
-
-TYPES = (torch.float32, torch.float64)
 
 
 def drawn(count: int, seed: int | None = 1, std: float = 1.0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -220,39 +217,6 @@ def test_float32_normals_reach_as_far_as_their_uniforms(word: int) -> None:
     assert noise(torch.empty(1, 1), torch.arange(1)).item() == pytest.approx(radius, rel=1e-6)
 
 
-@pytest.mark.parametrize("default", [torch.bfloat16, torch.float16, torch.float64, torch.device("meta")])
-def test_noise_does_not_hang_on_torchs_defaults(default: torch.dtype | torch.device) -> None:
-    def numbers() -> list[torch.Tensor]:
-        noise, rows = GaussianNoise(seed=5), torch.arange(300, device="cpu")
-        tables = [noise(torch.empty(300, 7, dtype=each, device="cpu"), rows) for each in TYPES]
-        return [*tables, noise.uniforms(9), noise.exponentials(9)]
-
-    expected = numbers()
-    with torch.device(default) if isinstance(default, torch.device) else nullcontext():
-        torch.set_default_dtype(default if isinstance(default, torch.dtype) else torch.float32)
-        try:
-            found = numbers()
-        finally:
-            torch.set_default_dtype(torch.float32)
-    assert all(map(torch.equal, expected, found))
-
-
-def test_small_uniforms_have_more_bits() -> None:
-    class Small:
-        def words(self, count: int) -> torch.Tensor:
-            return torch.zeros(count, dtype=torch.int64)
-
-        def uniforms(self, count: int) -> torch.Tensor:
-            return torch.linspace(0.0, 1.0, count + 1, dtype=torch.float64)[:count]
-
-    noise = GaussianNoise(seed=5)
-    noise._stream = Small()  # type: ignore[assignment]
-    radii = noise._normals(16)[:8]  # at angle 0
-    expected = torch.linspace(0.0, 1.0, 9, dtype=torch.float64)[:8] * 2.0**-63 + 2.0**-116
-    assert torch.allclose(radii, (-2 * expected.log()).sqrt(), rtol=1e-12, atol=0)
-    assert radii[0] > 12
-
-
 def test_float64_rows_get_float64_normals() -> None:
     drawn = GaussianNoise(seed=5)(torch.empty(300, 7, dtype=torch.float64), torch.arange(300))
     assert stats.kstest(drawn.flatten().numpy(), "norm").pvalue > 1e-3
@@ -298,28 +262,12 @@ def test_what_is_drawn_ahead_is_bounded_and_no_other_tensors() -> None:
         source.add_all_([torch.zeros(3)], 1.0, ahead)
 
 
-def test_normals_that_wait_are_not_drawn_over() -> None:
-    ahead = Ahead(GaussianNoise(3), lambda: [torch.zeros(10)] * 4)
-    expected = torch.zeros(40, dtype=torch.float64)
-    GaussianNoise(3).add_all_(expected.split(10), 1.0)
-    ahead.draw(), ahead.draw()
-    found = [ahead.normals(10).clone()]
-    ahead.draw()
-    found += [ahead.normals(10).clone() for _ in range(3)]
-    assert torch.equal(torch.cat(found), expected)
-
-
 def test_the_stream_is_aes_in_counter_mode() -> None:
     """The example of NIST SP 800-38A, F.5.1, but for its text, which is zero here."""
     key, counter = "2b7e151628aed2a6abf7158809cf4f3c", "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff"
     stream = KeyStream(int.from_bytes(bytes.fromhex(key), "little"), 16 * int(counter, 16))
     found = stream.words(4).numpy().astype("<i8").tobytes()
     assert found.hex() == "ec8cdf7398607cb0f2d21675ea9ea1e4362b7c3c6773516318a077d7fc5073ae"
-
-
-def test_more_words_than_there_is_memory_for_are_refused() -> None:
-    with pytest.raises(ValueError, match="65537 words"):
-        KeyStream(7).words(65537)
 
 
 @pytest.mark.parametrize("taken", [1, 3, 4, 1000])

@@ -24,6 +24,7 @@ def fresh_pages(asked: str, **variables: str) -> int:
     return int(subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks glibc")
 def test_freed_memory_is_not_fresh_again() -> None:
     assert fresh_pages("assert keep_freed_memory()") < 100

@@ -221,26 +221,6 @@ def test_a_rate_that_is_a_tensor_is_that_of_its_own_step(aggregate: bool, option
     assert torch.allclose(*weights, atol=1e-6)
 
 
-@pytest.mark.parametrize("aggregate", [True, False])
-def test_a_count_that_is_cut_off_as_it_begins_anew_leaves_nobody_paid_ahead(
-    aggregate: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Run([LazyDP(tables="big.*", aggregate=aggregate)])
-    table = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
-    monkeypatch.setattr(lazy_tables, "COUNTED", 3)
-
-    def cut_off() -> None:
-        raise KeyboardInterrupt
-
-    table.restart = cut_off
-    for step in range(2):
-        run.step(*batches(step))
-    with pytest.raises(KeyboardInterrupt):
-        run.step(*batches(2))
-    assert table.now == 3
-    assert not table.settled.any()
-
-
 LOOKS: dict[str, Callable[[Any], Tensor]] = {
     "state_dict": lambda module: module.state_dict()["big.weight"],
     "a part's state_dict": lambda module: module.big.state_dict()["weight"],
@@ -327,26 +307,3 @@ def test_steps_are_counted_anew_before_the_history_ends(
         assert int(table.settled.max()) <= table.now
         weights.append(run.weights()["big.weight"])
     assert torch.equal(*weights)
-
-
-def test_momentum_survives_a_count_that_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_tables, "COUNTED", 3)
-    lazy, dense = Run([LazyDP(tables="big.*")], sigma=0.0, momentum=0.9), Run([], sigma=0.0, momentum=0.9)
-    for step in range(10):
-        for run in (lazy, dense):
-            run.step(*batches(step))
-    assert torch.allclose(lazy.weights()["big.weight"], dense.weights()["big.weight"], atol=1e-5)
-
-
-@pytest.mark.full
-def test_rates_that_fall_to_zero_begin_the_sums_anew_a_few_times_only() -> None:
-    steps, total, restarts = Decayed(), 100_000, 0
-    for left in range(total, 0, -1):
-        rates = Rates(left**3 * 1e-15)
-        if steps.drowns(rates):
-            steps, restarts = Decayed(), restarts + 1
-        steps.record(rates)
-        if left < 1000:
-            _, noise = steps.since(torch.tensor([steps.steps - 1]))
-            assert float(noise) == pytest.approx(rates.rate, rel=1e-4)
-    assert 0 < restarts < 10

@@ -100,7 +100,7 @@ class World:
     def __init__(self, model: str, strategies: str, users: SequenceBatch, cut: int, loud: float, mode: Any) -> None:
         module = MODELS[model]()
         module.metrics = None  # of clicks: 60 MB for each of many models
-        self.module, self.users = module.double(), users  # what rounding adds is the search's
+        self.module, self.users = module.double(), users
         with torch.no_grad():
             for parameter in self.module.parameters():
                 parameter.mul_(loud)

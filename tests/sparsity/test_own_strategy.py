@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dprec import Privacy
 from dprec.errors import UserError
 from dprec.fit import main as fit_command
-from dprec.sparsity import BatchRows, Dense, NoiseSchedule, Rates, RowChoice, Strategy, Table
+from dprec.sparsity import BatchRows, Dense, NoiseSchedule, Rates, RowChoice, Table
 from tests.sparsity.support import Run, users
 from tests.test_docs import ROOT, put_files
 
@@ -69,14 +68,6 @@ def test_the_guides_schedule_makes_the_same_steps_as_the_packages(own: Path) -> 
             assert torch.allclose(value, runs[1].weights()[name], atol=1e-6), name
 
 
-def test_what_is_neither_kind_is_refused() -> None:
-    class Vague(Strategy):
-        pass
-
-    with pytest.raises(UserError, match="Vague neither chooses rows nor schedules noise: subclass .*RowChoice"):
-        Run([Vague()])
-
-
 def test_a_choice_that_has_not_paid_sees_nothing_of_the_batch() -> None:
     class Curious(RowChoice):
         def choose(self, batch: Any, among: Any) -> Any:
@@ -107,33 +98,6 @@ def test_a_choice_cannot_bring_back_rows_that_one_before_it_left_out() -> None:
         chosen = run.rules.chosen("big.weight")
         assert chosen is not None
         assert chosen.tolist() == list(rows)
-
-
-def test_an_argument_that_a_strategy_does_not_keep_is_refused() -> None:
-    """A resumed run could not tell another value from the same."""
-
-    class Forgetful(RowChoice):
-        def __init__(self, start: int = 0, **options: Any) -> None:
-            super().__init__(**options)
-            self._first = start
-
-        def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor | None:
-            return among
-
-    class Keeping(Forgetful):
-        def __init__(self, start: int, *steps: int, **options: Any) -> None:
-            super().__init__(start, **options)
-            self.start, self.steps = start, steps
-
-    with pytest.raises(UserError, match=r"Forgetful\.__init__ takes `start`.* keep `start` as self\.start"):
-        Privacy(epsilon=1.0, sparsity=Forgetful(3))
-    assert Keeping(3, 5, 7).settings() == {
-        "strategy": Keeping.__qualname__,
-        "start": 3,
-        "steps": (5, 7),
-        "tables": ["*"],
-        "least_rows": 0,
-    }
 
 
 def test_padding_stays_whatever_a_schedule_does_to_it() -> None:

@@ -12,18 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data.draws.batch import SequenceBatch
-from dprec.errors import MixedUsers, UserError
+from dprec.errors import MixedUsers
 from dprec.gradients.clipping import Recorded, record
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.uses.batches import select_users
 from dprec.models import DualEncoder, Transformer
-from dprec.sparsity import AdaFEST
 from dprec.sparsity.rows import batch_rows as rows
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.counts import look_ups
-from dprec.sparsity.rows.kinds import TOUCHED, RowChoice
 from dprec.sparsity.rows.tables import RowSpace, tables_of
-from tests.sparsity.support import Run, users
 
 ITEMS = 30
 
@@ -165,35 +162,3 @@ def test_counts_of_all_users_refuse_padding_that_the_table_does_not_know() -> No
         else:
             with pytest.raises(MixedUsers, match="declare padding_idx"):
                 list(look_ups(space, module.losses, trained(module), users))
-
-
-def test_a_strategy_that_looks_for_free_is_refused() -> None:
-    class Free(AdaFEST):
-        def __init__(self) -> None:
-            super().__init__()
-            self.noise_ratio = float("inf")
-
-    class Touched(RowChoice):
-        def choose(self, batch: Any, among: Any) -> Any:
-            return TOUCHED
-
-    class Silent(Touched):
-        broken = ""
-
-    for strategy, reason in (
-        (Free(), "looks at batches"),
-        (Touched(), "touched rows only"),
-        (Silent(), "touched rows only"),
-    ):
-        with pytest.raises(UserError, match=reason):
-            Run([strategy]).step(users(2, seed=0))
-
-
-def test_a_choice_that_gets_cheaper_under_way_is_refused() -> None:
-    """σ is split between choices and gradients once: with less noise in the gradients later, both would tell more."""
-    strategy = AdaFEST()
-    run = Run([strategy])
-    run.step(users(2, seed=0))
-    strategy.noise_ratio *= 2
-    with pytest.raises(UserError, match="noise_ratio went from"):
-        run.step(users(2, seed=1))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
@@ -20,7 +19,6 @@ from dprec.accounting.plan import Plan
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.accounting.sampling import Sampling
 from dprec.data import Clicks
-from dprec.data.draws.poisson import Draw
 from dprec.errors import UserError
 from dprec.models import PCTR
 from dprec.noise.gaussian import GaussianNoise
@@ -102,13 +100,6 @@ def test_a_sampler_whose_periods_do_not_compose_in_parallel_is_refused(
         Sampling.of(sampler)
 
 
-def test_a_sampler_of_periods_that_does_not_say_what_it_serves_is_refused_in_one_line() -> None:
-    """And not by a traceback at the first step."""
-    law = {"kind": "poisson", "users": 100, "expected_batch": 10, "rate": 0.1, "seeded": False, "unit": "user"}
-    with pytest.raises(UserError, match=r"has periods and does not say .* give it served\(\)"):
-        Sampling.of(SimpleNamespace(**law, periods=[(range(0, 100), 10)]))
-
-
 def test_releases_are_paid_each_even_where_their_noise_is_the_same() -> None:
     """Two shares that differ by less than their noise multipliers can show."""
     law = Sampling("poisson", 100, 10, 0.1, False)
@@ -172,17 +163,6 @@ def test_a_record_moves_the_counts_of_its_own_period_by_at_most_one_and_no_other
         assert np.linalg.norm(increment) <= (1 + 1e-9 if number == at else 1e-9)
 
 
-@pytest.mark.full
-def test_a_strategy_of_another_run_does_not_bring_its_counts() -> None:
-    """They are in that run's ledger; what this one's rows are chosen by is in its own, whatever it was used for."""
-    fest = FEST(20, 0.1, "running")
-    fit([fest], stream(), privacy=FIXED, max_steps=7)
-    before = fest._sum.clone()
-    privacy, _ = fit([fest], stream(), privacy=FIXED, max_steps=7)
-    assert sum(event.what != "training" for event in privacy.ledger.events) == 2
-    assert not torch.equal(fest._sum, before)
-
-
 def test_a_row_that_becomes_popular_later_is_chosen_later() -> None:
     early, late = [(1, 1.0), (2, 1.0)], [(5, 1.0), (6, 1.0)]
     _, rows = entered([[early] * 5, [late] * 4, [late] * 4])
@@ -242,15 +222,6 @@ def test_a_resumed_stream_may_not_have_other_periods(tmp_path: Path) -> None:
         fit(
             [FEST(20, counts="running")], stream(period_days=3), ckpt=tmp_path / "last.ckpt", max_steps=4, privacy=FIXED
         )
-
-
-def test_a_batch_out_of_its_turn_stops_the_run() -> None:
-    class Swap(pl.Callback):
-        def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-            trainer.train_dataloader.batch_sampler._drawn.appendleft(Draw(6, []))
-
-    with pytest.raises(UserError, match="batches do not come in the order they were drawn in"):
-        fit([], stream(), callbacks=[Swap()], privacy=FIXED, max_steps=7)
 
 
 def test_running_counts_need_periods_and_private_counts() -> None:

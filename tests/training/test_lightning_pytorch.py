@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import pytest
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import parse
 
-INSTALLED = find_spec("lightning") is not None
-pytestmark = pytest.mark.skipif(not INSTALLED, reason="the package lightning is not installed: pip install lightning")
+pytest.importorskip("lightning")
+pytestmark = pytest.mark.full
 
 
 def under_the_other_name(file: str) -> dict[str, Any]:
@@ -29,8 +28,7 @@ def under_the_other_name(file: str) -> dict[str, Any]:
     return {name: value for name, value in space.items() if name.startswith("test_")}
 
 
-if INSTALLED:
-    globals().update(under_the_other_name("test_any_module.py"))
+globals().update(under_the_other_name("test_any_module.py"))
 
 SCRIPT = """
 import sys, torch
@@ -96,6 +94,6 @@ def test_a_recipe_may_name_callbacks_of_either_package(tmp_path: Path) -> None:
         "  - class_path: lightning.pytorch.callbacks.LearningRateMonitor\n"
     )
     words = [str(recipe), "--trainer.logger", "lightning.pytorch.loggers.CSVLogger"]
-    tree = parse(CommandLine.read(words, (), None)).tree["trainer"]
+    tree = parse(CommandLine.read(words)).tree["trainer"]
     assert tree["callbacks"][0]["class_path"] == "pytorch_lightning.callbacks.LearningRateMonitor"
     assert tree["logger"]["class_path"] == "pytorch_lightning.loggers.CSVLogger"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dprec import private
 from dprec.errors import UserError
 from dprec.training.loaders import private_loader
-from tests.training.scripts import BATCH, USERS, Sorter, people, take, training
+from tests.training.scripts import BATCH, Sorter, people, take, training
 
 
 class Normed(Sorter):
@@ -122,30 +122,12 @@ def test_optimizers_that_cannot_step_are_refused() -> None:
         training(module, optimizer=torch.optim.SGD(module.network[0].parameters(), lr=0.1))
 
 
-@pytest.mark.parametrize(("name", "value"), [("expected_batch", 18), ("seed", 5), ("users", USERS - 1)])
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_sampler_that_draws_by_another_law_than_was_planned_is_refused(name: str, value: int, workers: int) -> None:
-    """A schedule of batch sizes, say: the ledger would hold another rate than users were drawn at."""
-    run = training(verify=0.0, loader={"num_workers": workers})
-    batches = iter(run)
-    run.step(next(batches))
-    setattr(run.loader.batch_sampler, name, value)
-    with pytest.raises(UserError, match=f"PoissonBatches.{name}.* is now {value}|PoissonBatches.seeded"):
-        next(batches)
-
-
 @pytest.mark.parametrize(
     "option", [{"unit": "record"}, {"sampling": "shuffle"}, {"sampling_seed": 1}, {"num_workers": 1}]
 )
 def test_what_a_loader_has_decided_is_not_asked_for_again(option: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"leave out {next(iter(option))}"):
         private_loader(private_loader(people(), BATCH), **option)
-
-
-def test_a_seed_that_a_sampler_is_given_later_is_no_secret() -> None:
-    loader = private_loader(people(), BATCH)
-    loader.batch_sampler.seed = 5  # type: ignore[union-attr]
-    assert training(users=loader, expected_batch=None).guarantee().startswith("not private")
 
 
 def test_processes_that_are_not_connected_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

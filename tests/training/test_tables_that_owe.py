@@ -160,22 +160,6 @@ def test_what_pays_between_steps_is_no_write() -> None:
     assert "what the script wrote" not in training.guarantee()
 
 
-@pytest.mark.parametrize("strategy", [Dense, LazyDP, None])
-@pytest.mark.parametrize("verify", [0.0, 0.02])
-@pytest.mark.parametrize("more", [0, 5])
-def test_a_table_does_not_become_another(more: int, verify: float, strategy: Any) -> None:
-    """Its name would have no noise of its own, and its parameter no strategy."""
-    model, users = Model(), torch.randint(0, ITEMS, (USERS, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    ruled = {} if strategy is None else {"sparsity": strategy(tables="items.weight")}
-    training = private(model, optimizer, users, steps=3, expected_batch=5, noise_multiplier=1.0, verify=verify, **ruled)
-    with pytest.raises(UserError, match="table 'items.weight' has become another parameter|was written to"):  # noqa: PT012
-        for batch in training:
-            training.step(batch)
-            model.items = nn.Embedding(ITEMS + more, DIM)
-            optimizer.param_groups[0]["params"] = list(model.parameters())
-
-
 @pytest.mark.parametrize("strategy", [Dense, LazyDP])
 def test_a_gradient_without_noise_is_nowhere_to_be_seen(strategy: Any) -> None:
     model = Model()
@@ -196,34 +180,6 @@ def test_another_gradient_of_a_table_is_refused() -> None:
             training.backward(batch)
             model.items.weight.grad = torch.ones(ITEMS, DIM)
             training.trained.optimizer.step()
-
-
-class Converts(Model):
-    """Reads all rows by a conversion: its bias falls where a row that nobody looks up has moved, and else rises."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.start = self.items.weight.detach()[45].double()
-
-    def losses(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            moved = ((self.items.weight.type(torch.float64)[45] - self.start).abs() > 0).all()
-        return 1e-3 * super().losses(x) + self.out.bias * torch.where(moved, 1.0, -1.0)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_conversion_in_losses_reads_rows_that_have_paid() -> None:
-    model, users = Converts(), torch.randint(0, 40, (200, 3))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    strategy = LazyDP(tables="items.weight")
-    training = private(model, optimizer, users, sparsity=strategy, steps=2, expected_batch=200, noise_multiplier=10.0)
-    moves = []
-    for batch in training:
-        before = model.out.bias.item()
-        training.step(batch)
-        moves.append(model.out.bias.item() - before)
-    assert moves[0] > 0.5
-    assert moves[1] < -0.5
 
 
 def test_what_a_script_may_write_breaks_no_promise() -> None:

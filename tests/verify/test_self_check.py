@@ -27,9 +27,8 @@ from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, dense
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.rows import row_rules
 from dprec.training.callback import Privacy
-from dprec.verify import recount
 from dprec.verify.in_double import InDouble
-from dprec.verify.one_share import BrokenPromise, Judge
+from dprec.verify.one_share import BrokenPromise
 from tests.models.zoo import ITEMS, MODELS, batch_for, dual_encoder, transformer
 from tests.privacy import support
 from tests.privacy.private_steps import People, Steps
@@ -300,52 +299,11 @@ class Masking(People):
         ]
 
 
-def test_the_first_check_makes_the_sum_over_the_batch_once_more() -> None:
-    """In float32 and without random numbers: so a short run, too, pays little more than a step for its check."""
-    torch.manual_seed(0)
-    steps = Steps(MODELS["transformer"](), People(batch_for("transformer", 400, seed=0), most=50), 390, verify=0.02)
-    right, rows = recount.recorded, list[int]()
-
-    def counted(parameters: Any, losses: Any, part: Any, *rest: Any, **options: Any) -> Any:
-        rows.append(len(part))
-        return right(parameters, losses, part, *rest, **options)
-
-    with mock.patch.object(recount, "recorded", counted):
-        steps.step()
-    users = len(steps.drawn.users)
-    assert steps.check.checked == 1
-    assert users > 300
-    assert users <= sum(rows) < 1.5 * users
-
-
 def test_data_that_is_augmented_at_random_is_compared_as_the_batch_has_it() -> None:
     steps = Steps(MODELS["layer-twice"](), Masking(batch_for("layer-twice", 30)))
     steps.go_on(4)
     assert steps.drawn.random
     assert steps.check.checked == 4
-
-
-class RarelyOther(People):
-    """One reading in forty has other events, as the operating system's entropy could have it."""
-
-    def __init__(self, batch: Any, first: int) -> None:
-        super().__init__(batch)
-        self.readings = -first
-
-    def __getitems__(self, users: Sequence[int]) -> list[Any]:
-        parts = super().__getitems__(users)
-        self.readings += 1
-        if self.readings % 40:
-            return parts
-        return [SequenceBatch(part.history.masked_fill(part.history > 4, 9), part.targets) for part in parts]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("first", range(1, 9))
-def test_data_that_draws_from_a_source_nobody_can_put_back_stops_no_run(first: int) -> None:
-    steps = Steps(MODELS["layer-twice"](), RarelyOther(batch_for("layer-twice", 30), first))
-    steps.go_on(3)
-    assert steps.check.checked == 3
 
 
 @pytest.mark.full
@@ -403,34 +361,6 @@ def test_a_model_that_does_not_run_in_float64_is_compared_in_its_own_precision()
         assert steps.check.checked == 3
         with last_user_dropped(), pytest.raises(BrokenPromise):
             steps.go_on(30)  # most micro-batches hold one user
-
-
-class Scored(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.top = torch.nn.Embedding(9, 3), torch.nn.Linear(3, 1)
-
-    def losses(self, ids: Tensor) -> Tensor:
-        scores: Tensor = self.top(self.table(ids))
-        return scores.square().sum((1, 2))
-
-
-def test_a_doubt_that_the_check_clears_up_itself_stops_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks again beside other weights, and no later check takes those that it puts back for changed ones."""
-    right, asked = Judge.problem, list[int]()
-
-    def problem(self: Judge, alone: Any) -> UserError | None:
-        asked.append(1)
-        return right(self, alone) or (BrokenPromise("off") if len(asked) % 2 else None)
-
-    monkeypatch.setattr(Judge, "problem", problem)
-    model, users = Scored(), torch.randint(1, 9, (20, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = private(model, optimizer, users, expected_batch=16, steps=3, noise_multiplier=1.0, delta=0.01, verify=1.0)
-    for batch in run:
-        run.step(batch)
-    assert run.steps == 3
-    assert len(asked) > 6
 
 
 class Ranked(torch.nn.Module):
