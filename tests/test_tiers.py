@@ -59,8 +59,8 @@ def test_a_command_runs_each_test(request: pytest.FixtureRequest) -> None:
 
 def test_what_tests_are_skipped_without_is_installed_for_them() -> None:
     """A test of a package that no environment has would be run by nobody."""
-    project = (ROOT / "pyproject.toml").read_text()
-    installed = {name.replace("-", "_") for name in re.findall(r'"([A-Za-z][\w-]*)(?:\[\w+\])?[>=;"]', project)}
+    text = "".join((ROOT / name).read_text() for name in ("pyproject.toml", ".ci/run"))
+    installed = {name.replace("-", "_") for name in re.findall(r'"([A-Za-z][\w-]*)(?:\[\w+\])?[>=;"]', text)}
     for file in (ROOT / "tests").rglob("test_*.py"):
         needed = set(re.findall(r'importorskip\("(\w+)', file.read_text()))
         assert needed <= installed, (file, needed - installed)

@@ -83,6 +83,7 @@ def test_what_needs_no_model_waits_for_none(words: list[str], trained: Path, log
     assert Path(words[-1]).exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "most"),
     [(["recommend", "RUN", "--history", "1 2"], 750), (["plan", "quickstart", "--users", "6040"], 1600)],
