@@ -15,10 +15,8 @@ from dprec.checks.fixed_draws import drawn
 from dprec.checks.same_draws import SameDraws
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
-from dprec.training.callback import Privacy
 from tests.models.zoo import ITEMS, Zoo
 from tests.privacy.private_steps import look_at
-from tests.privacy.support import data, fit
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "gumbel_softmax": lambda h: F.gumbel_softmax(h, tau=0.7),
@@ -79,16 +77,6 @@ def of_lengths(*lengths: int) -> SequenceBatch:
 def test_draws_for_each_user_and_position_are_no_mixing(name: str) -> None:
     torch.manual_seed(0)
     look_at(Drawing(DRAWS[name]), of_lengths(9, 5, 2))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["gumbel_softmax", "rrelu", "Normal", "Dirichlet", "exponential_"])
-def test_a_run_that_checks_every_step_is_not_stopped_by_them(name: str) -> None:
-    torch.manual_seed(0)
-    module = data()
-    recommender = Drawing(DRAWS[name])
-    recommender.embedding = nn.Embedding(module.items, 6, padding_idx=0)
-    fit(Privacy(epsilon=3.0, verify=1.0), module, recommender, max_steps=4)
 
 
 class Shuffled(Zoo):

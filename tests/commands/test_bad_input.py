@@ -41,18 +41,14 @@ TABLE = [
     ("fit nowhere.yaml", "nowhere.yaml"),
     ("fit RECIPE stray", "stray"),
     ("fit --seed 3", "no recipe"),
-    ("fit list.yaml", "holds no settings"),
     ("fit empty.yaml", "holds no settings"),
     ("fit broken.yaml", "not valid YAML"),
-    ("fit typo.yaml", "did you mean data.batch_size?"),
     ("fit RECIPE --data.batch_sise 3", "did you mean data.batch_size?"),
     ("fit twice.yaml", "gives 'dim' twice in one block (lines 2 and 4)"),
     *((f"fit RECIPE {name}.yaml", "write `privacy: null`") for name in ("hollow", "braces")),
     ("fit RECIPE --seed -1", "seed is -1"),
-    ("fit RECIPE --seed 99999999999999999999", "seed is 99999999999999999999"),
     ("fit RECIPE --checkpoint_every -1", "checkpoint_every is -1"),
     ("fit RECIPE --name ../../evil", "name is '../../evil'"),
-    ("fit RECIPE --name ..", "name is '..'"),
     ("fit resume.yaml", "unknown key 'resume'"),
     ("plan RECIPE --resume RUN", "unknown key 'resume'"),
     ("fit RECIPE --model.dict_kwargs {}", "unknown key 'model.dict_kwargs'"),
@@ -65,9 +61,6 @@ TABLE = [
     ("fit RECIPE --data.batch_size x", "data.batch_size is 'x': give a whole number, a number or null"),
     ("fit RECIPE --model.dropout null", "model.dropout is null: give a number"),
     ("fit RECIPE --model.network_scale 0", "model.network_scale is 0.0: give a number from 1e-06 to 1"),
-    ("fit RECIPE --model.embedding_std -1", "model.embedding_std is -1.0, which is out of range: give 0 or more"),
-    ("fit RECIPE --model.warmup 2", "model.warmup is 2.0, which is out of range: give a number from 0 to 1"),
-    ("fit RECIPE --model.start_mean -1", "model.start_mean is -1.0: give a number above 0, or null"),
     ("fit RECIPE --privacy.epsilon lots", "privacy.epsilon is 'lots': give a number or null"),
     ("fit RECIPE --privacy.clipping soft", "privacy.clipping is 'soft': give 'auto-v', 'auto-s' or 'flat'"),
     ("fit RECIPE --data.dataset netflix", "data.dataset is 'netflix': give 'file', 'synthetic'"),
@@ -85,74 +78,45 @@ TABLE = [
         "fit RECIPE --privacy.sparsity AdaFEST --privacy.sparsity.noise_ratio 0",
         "error: privacy.sparsity: AdaFEST.noise_",
     ),
-    ("fit RECIPE listed.yaml", "listed.yaml: model is [1, 2]: give its settings, one a line"),
     ("fit RECIPE switched.yaml", "switched.yaml: privacy is True: give its settings, one a line"),
-    ("fit RECIPE mistyped.yaml", "unknown key 'modle'; did you mean model?"),
     ("report tuned", "tuned holds no metrics.json, since it holds what was chosen among: give tuned/best"),
     ("recommend tuned --history a", "tuned holds no checkpoints/last.ckpt, since it holds what was chosen among: give"),
     ("fit RECIPE nothing_kept.yaml", "error: privacy.sparsity: FEST.keep is 0: give a whole number above 0"),
     ("fit RECIPE --privacy.sparsity FESTT", "unknown class 'FESTT'; did you mean FEST?"),
-    ("fit RECIPE --privacy.sparsity [AdaFEST,FESTT]", "command line: privacy.sparsity: unknown class 'FESTT'; did you"),
-    ('fit RECIPE --privacy.sparsity [{"class_path":"FESTT"}]', "unknown class 'FESTT'"),
     ("fit RECIPE --privacy.sparsity [AdaFEST", "privacy.sparsity is '[AdaFEST', which is not valid YAML"),
-    ("fit RECIPE --privacy.sparsity [3]", "privacy.sparsity: 3 is not the name of a class"),
-    ("fit RECIPE --privacy.sparsity.class_path EANNA", "unknown class 'EANNA'; did you mean EANA?"),
     ("fit RECIPE --privacy.sparsity torch.nn.Linear", "torch.nn.Linear is not a Strategy"),
     ("fit RECIPE --privacy.sparsity FEST --privacy.sparsity.kep 3", "unknown key 'kep'; did you mean keep?"),
-    (
-        "fit RECIPE --privacy.sparsity FEST --privacy.sparsity.rows 3",
-        "unknown key 'rows'; FEST takes keep, share, ",
-    ),
     ("fit RECIPE beside.yaml", "put the arguments of FEST under init_args, beside class_path"),
-    ("fit RECIPE --privacy.sparsity AdaFast", "unknown class 'AdaFast'; did you mean AdaFEST?"),
     ("fit RECIPE --privacy.sparsity Sparse", "'Sparse'; give one of AdaFEST, Dense, EANA, ExponentialSelection, FEST,"),
     ("fit RECIPE --model .x", "model.class_path is '.x', which is not the name of a class: look for a dot too many"),
-    ("fit RECIPE --model.class_path .", "which is not the name of a class: look for a dot too many"),
     ("fit RECIPE --trainer.logger {a:[", "trainer.logger"),
-    ("fit RECIPE --trainer.callbacks 'x", "trainer.callbacks"),
     ("tune RECIPE --try model.dim=[1,2", "--try model.dim=[1,2: it is not valid YAML: look for a bracket"),
     ("fit RECIPE --metrics ndcg@99999999999999999999", "no list is so long: give a smaller number"),
     ("plan RECIPE --json=false", "argument --json: ignored explicit argument"),
     # data
     ("fit RECIPE --data.path missing.csv", "missing.csv"),
     ("fit RECIPE --data.path empty.txt", "empty.txt"),
-    ("fit RECIPE --data.dataset movielens-1m --data.path folder --data.on_missing stand-in", "is not in folder"),
     ("plan RECIPE --data.dataset movielens-1m --data.path nowhere --data.on_missing stand-in", "is not in nowhere"),
     ("fit RECIPE --data.path one.csv", "the catalogue has 1 item"),
     ("fit RECIPE --data.path parquet.csv", "parquet.csv is Parquet by its first bytes, not text: give it a name that"),
-    (
-        "fit RECIPE --data.path arrow.csv --data.format csv",
-        "arrow.csv is Arrow by its first bytes, not text: give it a",
-    ),
     ("fit RECIPE --data.path twice.csv", "twice.csv has two columns 'item': rename one"),
-    (
-        "fit RECIPE --data.path twice.csv --data.item_column film --data.where stars>3",
-        "two columns 'stars': rename one",
-    ),
     ("fit RECIPE --data.catalogue missing.txt", "missing.txt"),
     ("fit RECIPE --data.batch_size 61", "61"),
-    ("evaluate RUN --data.metrics_users 0", "data.metrics_users is 0"),
     ("fit RECIPE --data.metrics_users 0 --data.path missing.csv", "data.metrics_users is 0"),  # before data is read
-    ("fit RECIPE --data.tokens 0 --data.path missing.csv", "data.tokens is 0"),
-    ("fit RECIPE --data.max_length 0", "data.max_length is 0"),
     ("fit RECIPE --data.batch_size 0", "data.batch_size is 0"),
     ("plan RECIPE --users 10 --data.batch_size 20", "10"),
     ("plan RECIPE --data pytorch_lightning.demos.boring_classes.BoringDataModule --users 10", "--users"),
     # privacy
     ("fit RECIPE --privacy.epsilon 0", "privacy.epsilon is 0"),
     ("fit RECIPE --privacy.epsilon nan", "privacy.epsilon is 'nan': give a number"),
-    ("fit RECIPE --privacy.epsilon .inf", "privacy.epsilon is inf"),
     ("fit RECIPE --privacy.delta 1", "privacy.delta is 1"),
     ("fit RECIPE --privacy.noise_multiplier -1", "privacy.noise_multiplier is -1"),
     ("fit RECIPE --privacy.max_norm 0", "privacy.max_norm is 0"),
     ("fit RECIPE --privacy.epsilon null", "neither epsilon nor noise_multiplier"),
     ("fit RECIPE --privacy.epsilon 0.1 --privacy.noise_multiplier 0.5", "one step"),
-    ("plan RECIPE --privacy.epsilon 0.1 --privacy.noise_multiplier 0.5", "one step"),
     ("plan RECIPE --privacy null", "no privacy block"),
     # trainer
-    ("fit RECIPE --trainer.max_steps -1", "length of training"),
     ("fit RECIPE --trainer.max_steps -3", "trainer.max_steps is -3"),
-    ("fit RECIPE --trainer.max_steps 0", "trainer.max_steps is 0"),
     ("fit RECIPE --trainer.check_val_every_n_epoch 0", "trainer.check_val_every_n_epoch is 0"),
     ("fit RECIPE --trainer.devices 2 --trainer.strategy ddp_spawn", "trainer.strategy cannot start processes by spawn"),
     ("fit RECIPE --trainer.accumulate_grad_batches 2", "trainer.accumulate_grad_batches"),
@@ -173,22 +137,18 @@ TABLE = [
     ("fit --resume nowhere", "no run to resume"),
     ("evaluate nowhere", "no run at"),
     ("evaluate .", "holds no checkpoints"),
-    ("evaluate good.csv", "cannot be read as a checkpoint"),
     ("evaluate half.ckpt", "cannot be read as a checkpoint"),
     ("evaluate foreign.ckpt", "not a checkpoint of dprec"),
-    ("evaluate unsafe.ckpt", "cannot be read as a checkpoint"),
     # using a run
     ("evaluate RUN --split train", "test or validation"),
     ("evaluate RUN --split validation --data.validation false", "no validation items"),
     ("fit RECIPE --metrics ndcg@10,map@10", "unknown metric 'map@10'"),
-    ("evaluate RUN --metrics map@10", "unknown metric 'map@10'"),
     ("evaluate RUN --metrics ndcg@0", "unknown metric 'ndcg@0'"),
     ("evaluate RUN --data.pth x", "did you mean data.path?"),
     ("evaluate RUN --privacy.epsilon 3", "privacy.epsilon"),
     ("evaluate RUN RUN", "unrecognized arguments"),
     ("recommend RUN", "--history"),
     ("recommend RUN --history film1 -k 0", "k: give a whole number above 0"),
-    ("recommend RUN --history film1 -k many", "k: give a whole number above 0"),
     ("recommend RUN --history film1 --top 3", "unrecognized arguments: --top 3"),
     ("recommend RUN --history film1 --users log.txt", "give one of --history"),
     ("recommend RUN --history film1 --out a.csv", "belong to --users"),
@@ -199,8 +159,6 @@ TABLE = [
     ("recommend RUN --file bad.jsonl", "bad.jsonl, line 2"),
     ("recommend RUN --file good.csv", "good.csv starts with the header 'user,item,time': it is a log, not histories"),
     ("recommend RUN --file headless.csv", "headless.csv has a time in every line, such as 881250949: it is a log"),
-    ("recommend RUN --file spaces.txt", "spaces.txt has a time in every line, such as 2020-01-01: it is a log"),
-    ("recommend RUN --file ratings.dat", "ratings.dat has a time in every line"),
 ]
 
 
@@ -208,29 +166,22 @@ TABLE = [
 def prepared(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The working folder of all lines: none may change it."""
     here = tmp_path_factory.mktemp("mistakes")
-    (here / "list.yaml").write_text("- data\n")
     (here / "empty.yaml").write_text("")
     (here / "broken.yaml").write_text("data: {path: [\n")
     (here / "resume.yaml").write_text(f"resume: {trained}\n")
-    (here / "typo.yaml").write_text("data: {batchsize: 3}\n")
     (here / "twice.yaml").write_text("model:\n  dim: 8\n  blocks: 1\n  dim: 16\n")
     (here / "braces.yaml").write_text("privacy: {}\n")
     (here / "hollow.yaml").write_text("privacy:\n  # epsilon: 8\n")
     nothing_kept = "{class_path: FEST, init_args: {keep: 0}}"
     (here / "nothing_kept.yaml").write_text(f"privacy: {{epsilon: 8, sparsity: [{nothing_kept}]}}\n")
-    (here / "listed.yaml").write_text("model: [1, 2]\n")
     (here / "switched.yaml").write_text("privacy: true\n")
-    (here / "mistyped.yaml").write_text("modle: {dim: 4}\n")
     (here / "tuned" / "best").mkdir(parents=True)
     (here / "folder").mkdir()
     (here / "one.csv").write_text("user,item,time\n" + "".join(f"u{n % 20},film,{n}\n" for n in range(100)))
     (here / "headless.csv").write_text("u1,film1,881250949\nu1,film2,881250950\n")
     (here / "empty.txt").write_text("")
-    (here / "spaces.txt").write_text("u1 film1 2020-01-01\nu1 film2 2020-01-02\n")
-    (here / "ratings.dat").write_text("1::film1::5::978300760\n1::film2::3::978302109\n")
     frame = pl.DataFrame({"user": ["a", "b"], "item": ["x", "y"], "time": [1, 2]})
     frame.write_parquet(here / "parquet.csv")
-    frame.write_ipc(here / "arrow.csv")
     (here / "twice.csv").write_text("user,item,film,item,time,stars,stars\na,x,y,z,1,2,3\n")
     (here / "beside.yaml").write_text("privacy: {epsilon: 8, sparsity: {class_path: FEST, keep: 3}}\n")
     rows = "".join(f"u{n % 20},film{n % 7},{n}\n" for n in range(100))
@@ -239,7 +190,6 @@ def prepared(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     whole = (trained / "checkpoints/last.ckpt").read_bytes()
     (here / "half.ckpt").write_bytes(whole[: len(whole) // 2])
     torch.save({"state_dict": {"weight": torch.zeros(2)}}, here / "foreign.ckpt")
-    torch.save({"dprec": Path("x")}, here / "unsafe.ckpt")
     return here
 
 

@@ -128,18 +128,13 @@ def test_a_catalogue_of_other_items_is_refused(copy: Path, capsys: pytest.Captur
     [
         f"seed: !!python/object/apply:os.system ['{PAYLOAD}']",
         "model: !!python/name:os.system",
-        "model: {class_path: os.system, init_args: {command: touch ran}}",
         "model: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}",
         "data: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}",
-        "privacy: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}",
         "model: {dim: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}}",
         "trainer: {callbacks: [{class_path: subprocess.Popen, init_args: {args: [touch, ran]}}]}",
         "trainer: {logger: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}}",
-        "trainer: {strategy: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}}",
         "trainer: {plugins: [{class_path: subprocess.Popen, init_args: {args: [touch, ran]}}]}",
-        "trainer: {profiler: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}}",
         "seed: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}",
-        "name: {class_path: subprocess.Popen, init_args: {args: [touch, ran]}}",
     ],
 )
 def test_a_recipe_names_no_callable(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
@@ -191,38 +186,14 @@ def names(stopped: Path, key: str, value: Any) -> None:
     ("key", "value"),
     [
         ("model", "sent_module.Evil"),
-        ("model", {"class_path": "sent_module.Evil"}),
         ("model.class_path", "sent_module.Evil"),
         ("model", {"class_path": "dprec.models.GRU", "init_args": {"dim": {"class_path": "sent_module.Evil"}}}),
         ("data", {"class_path": "sent_module.Evil"}),
-        (
-            "data",
-            {
-                "class_path": "dprec.auditing.planted.CanariedSequences",
-                "init_args": {"canaries": "sent_module.Evil"},
-            },
-        ),
-        ("privacy", {"class_path": "sent_module.Evil"}),
-        ("privacy/sparsity", {"class_path": "sent_module.Evil"}),
-        ("privacy/sparsity", "sent_module.Evil"),
         ("privacy/sparsity", "other.yaml"),
-        ("trainer/logger", "sent_module.Evil"),
         ("trainer.logger", "sent_module.Evil"),
-        ("trainer/callbacks", [{"class_path": "sent_module.Evil"}]),
         ("trainer/callbacks", [{"class_path": "LambdaCallback", "init_args": {"on_fit_start": "sent_module.Evil"}}]),
-        (
-            "trainer/callbacks",
-            [
-                {
-                    "class_path": "LambdaCallback",
-                    "init_args": {"on_fit_start": "pytorch_lightning.callbacks.timer.time.sleep"},
-                }
-            ],
-        ),
-        ("trainer/logger", {"class_path": "pytorch_lightning.loggers.MLFlowLogger"}),
         ("trainer/strategy", "sent_module.Evil"),
         ("trainer/plugins", ['{"class_path": "sent_module.Evil"}']),
-        ("trainer/profiler", "./other.yaml"),
     ],
 )
 def test_a_stopped_run_that_is_resumed_names_no_code(

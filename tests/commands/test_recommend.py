@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from dprec.cli.command import print_json
 from dprec.data import Catalogue
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
@@ -20,7 +18,6 @@ from dprec.prepare import main as prepare
 from dprec.recommend import OF_LOGS
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import load_run
-from dprec.run.saved.folder import checkpoint_of
 from dprec.serving.everybody import recommend_to_all
 from dprec.serving.served import load
 from tests.commands.support import environment
@@ -163,22 +160,9 @@ def test_a_reader_that_stops_early_is_no_error(moved: Path, here: Path) -> None:
     assert process.returncode == 141
 
 
-def test_json_stays_exact_in_ascii(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
-    monkeypatch.setattr("sys.stdout", stream)
-    print_json({"items": ["caf\xe9"]})
-    stream.seek(0)
-    assert json.loads(stream.read()) == {"items": ["caf\xe9"]}
-
-
 def test_the_table_shows_raw_ids(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert recommend([str(trained), "--history", "film1", "-k", "3"]) == 0
     assert capsys.readouterr().out.count("film") == 3
-
-
-def test_a_run_folder_and_its_checkpoint_are_the_same_run(trained: Path, here: Path) -> None:
-    shutil.copytree(trained, here / "copy")
-    assert checkpoint_of("copy") == Path("copy/checkpoints/last.ckpt")
 
 
 def test_all_users_of_a_prepared_log(moved: Path, log: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,28 +44,6 @@ def test_it_learns_where_the_budget_is_generous(loss: str, change: dict, best: f
     assert all(model.ledger_.epsilon(1e-5) <= 300 for model in models)
 
 
-def test_a_convex_loss_gives_the_average_and_another_one_iterate(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, targets = easy(4_096)
-    seen: list[np.ndarray] = []
-
-    def fixed(draw: object, law: object, estimate: object) -> np.ndarray:
-        seen.append(np.full(8, len(seen) + 1.0))
-        return seen[-1]
-
-    monkeypatch.setattr(sgd, "debiased", fixed)
-    options = {"sparsity": 2, "max_steps": 5, "learning_rate": 1.0, "stopping": "filter", "seed": 0}
-    model = BiasReducedSGD(**options).fit(rows, targets)
-    iterates = np.cumsum([0.0, *[-float(k + 1) for k in range(model.n_steps_)]])
-    assert model.n_steps_ == 5
-    assert model.coef_ == pytest.approx(np.full(8, iterates.mean()))
-    taken = set()
-    for seed in range(12):
-        seen.clear()
-        taken.add(float(BiasReducedSGD(**options | {"loss": "sigmoid", "seed": seed}).fit(rows, targets).coef_[0]))
-    assert taken <= set(iterates)
-    assert len(taken) > 2
-
-
 def test_every_call_gets_a_quarter_of_a_step() -> None:
     rows, targets = easy(256)
     for change, share in (({"step_epsilon": 0.4}, 0.4), ({"stopping": "filter"}, 1 / 8)):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.device.pretend import DEVICE, OnPretend, counted
+from tests.device.pretend import DEVICE, counted
 
 
 def here(*shape: int) -> torch.Tensor:
@@ -81,36 +81,3 @@ def test_counts_launches_and_no_views() -> None:
     assert (cost.launches, cost.syncs) == (3, 0)  # the copy of a reshape, the sum, the product
     assert counted(lambda: torch.ones(3).to(DEVICE)).syncs == 1
     assert counted(lambda: tensor.split([1, 2])).launches == 0
-
-
-def test_trains_as_the_host_does() -> None:
-    layers = [nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3)) for _ in range(2)]
-    layers[1].load_state_dict(layers[0].state_dict())
-    ids = torch.tensor([[1, 2, 2], [6, 0, 1]])
-    layers[1].to(DEVICE)
-    for layer, given in zip(layers, (ids, ids.to(DEVICE)), strict=True):
-        optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
-        for _ in range(3):
-            optimizer.zero_grad()
-            layer(given).square().sum().backward()
-            optimizer.step()
-    assert isinstance(layers[1][0].weight, OnPretend)
-    assert isinstance(layers[1][0].weight, nn.Parameter)
-    for here_too, there in zip(layers[1].parameters(), layers[0].parameters(), strict=True):
-        assert torch.equal(here_too.cpu(), there)
-
-
-def test_a_view_within_inference_is_of_what_was_made_before() -> None:
-    made = torch.arange(6.0).to(DEVICE)
-    with torch.inference_mode():
-        assert made[:3].sum().item() == 3
-        assert not made[:3].is_inference()
-        assert (made * 2)[:3].is_inference()
-
-
-def test_autocast_lowers_products_alone() -> None:
-    x = torch.ones(2, 2, device=DEVICE)
-    with torch.autocast("pretend", torch.bfloat16):
-        assert (x @ x).dtype == torch.nn.functional.linear(x, x).dtype == torch.bfloat16
-        assert (x + x).dtype == torch.float32
-    assert (x @ x).dtype == torch.float32

@@ -271,16 +271,6 @@ def test_errors_follow_from_what_is_read() -> None:
         assert model.network.position_error[position].item() == pytest.approx(0.01 / share, rel=1e-5)
 
 
-def test_a_checkpoint_without_errors_of_positions_has_those_of_weights() -> None:
-    model, other = dpformer(), dpformer()
-    model.network.set_error(0.3, torch.linspace(1, 0.1, model.max_length))
-    older = {name: value for name, value in model.state_dict().items() if "position_error" not in name}
-    other.load_state_dict(older)
-    assert (other.network.position_error == model.network.weight_error).all()
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(other.network.position_error, model.network.position_error)
-
-
 def test_uniform_frequencies_look_at_nothing() -> None:
     module = data()
     privacy, model = Privacy(noise_multiplier=1.5, delta=1e-2), small(module, frequencies="uniform")

@@ -179,16 +179,6 @@ def test_the_sweep_of_dense_noise_is_dense_training(options: dict[str, float]) -
         Run([Dense()], optimizer=Adam)
 
 
-@pytest.mark.full
-def test_decay_that_leaves_nothing_starts_its_sums_anew() -> None:
-    lazy, dense = Run([LazyDP(tables="big.*")], sigma=0.0), Run([], sigma=0.0)
-    for step in range(400):
-        for run in (lazy, dense):
-            run.step(*batches(step), lr=0.9, weight_decay=0.9)
-    assert lazy.rules.strategies[0]._tables["big.weight"].steps.steps < 400  # type: ignore[attr-defined]
-    assert torch.allclose(lazy.weights()["big.weight"], dense.weights()["big.weight"], atol=1e-5)
-
-
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_a_step_that_is_small_beside_all_before_has_its_own_noise(decay: float) -> None:
     """As the last of a million steps whose rates fall to 0: its variance drowns in the sum of theirs, in float64."""

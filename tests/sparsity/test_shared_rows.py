@@ -61,19 +61,6 @@ class Declared(Relative):
         return [(self.rel.weight, torch.arange(LONGEST))]
 
 
-class DeclaresWhatItSaw(Relative):
-    """Declares as many places as the histories of the batch have."""
-
-    longest = 1
-
-    def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
-        return [(self.rel.weight, torch.arange(self.longest))]
-
-    def losses(self, batch: SequenceBatch) -> Tensor:
-        self.longest = batch.history.shape[1]
-        return super().losses(batch)
-
-
 def chosen(module: Any, strategy: Strategy, batch: list[SequenceBatch], **options: Any) -> dict[str, list[int]]:
     """The rows that one step may change, which everybody sees."""
     rules, step_noise = RowRules([strategy]), StepNoise(GaussianNoise(1), 1.0, 4)
@@ -187,11 +174,6 @@ def test_padding_that_breaks_a_gradient_takes_no_user_out_of_the_counts(strategy
     assert told[0][0] == told[1][0]
     assert torch.equal(told[0][2], told[1][2])
     assert torch.allclose(told[0][3], told[1][3], atol=1e-5)
-
-
-def test_rows_that_are_declared_by_what_was_seen_are_refused() -> None:
-    with pytest.raises(UserError, match=r"shared_rows.*rel\.weight.*before.*after"):
-        chosen(DeclaresWhatItSaw(), AdaFEST(), [sequences([5])])
 
 
 @pytest.mark.parametrize("declared", [torch.tensor([LONGEST]), torch.tensor([-1]), torch.tensor([0.5]), [1]])

@@ -79,12 +79,6 @@ def test_replayed_noise_is_rounded_as_dense_noise_is() -> None:
     assert min(across) < 1.5 * max(alike)
 
 
-@pytest.mark.filterwarnings("ignore:LazyDP")
-def test_steps_that_leave_lazy_tables_as_they_are_break_no_promise() -> None:
-    """Although float32 would hold noise as large as this."""
-    trained(LazyDP, 1e-5, 1.0, sigma=200.0, verify=1.0)
-
-
 def test_a_gradient_is_rounded_to_a_lazy_row_with_its_noise() -> None:
     """Rows that a step reads have their noise right after it; the others wait."""
     table = nn.Embedding(9, 64)
