@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -122,28 +120,12 @@ class Computed:
 
     def __post_init__(self) -> None:
         self.price = self.x.abs().amax(1)
-        self.other = self.price.clone()
 
     def __len__(self) -> int:
         return len(self.x)
 
 
 class Named(dict[str, Any]):
-    def __len__(self) -> int:
-        return len(self["x"])
-
-
-class Annotated(dict[str, Any]):
-    """A batch that holds more than its items."""
-
-    def __init__(self, x: Tensor) -> None:
-        super().__init__(x=x)
-        self.price = x.abs().amax(1)
-
-    @functools.cached_property
-    def largest(self) -> Tensor:
-        return self["x"].abs().amax(1)
-
     def __len__(self) -> int:
         return len(self["x"])
 
@@ -156,18 +138,8 @@ class Wrapped:
 BATCHES: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
     "a dataclass in a dataclass": (lambda x: Nested(x, Context(x.abs().amax(1))), lambda batch: batch.context.price),
     "fields made afterwards": (Computed, lambda batch: batch.price),
-    "attributes made afterwards": (Computed, lambda batch: batch.other),
     "a dataclass in a dict": (
         lambda x: Named(x=x, context=Context(x.abs().amax(1))), lambda batch: batch["context"].price,
-    ),
-    "attributes of a dict": (Annotated, lambda batch: batch.price),
-    "what a dict computes once": (Annotated, lambda batch: batch.largest),
-    "one number of all": (
-        lambda x: Nested(x, Context(x.abs().amax())), lambda batch: batch.context.price,
-    ),
-    "a mapping": (
-        lambda x: Nested(x, collections.UserDict(price=x.abs().amax(1))),  # type: ignore[arg-type]
-        lambda batch: batch.context["price"],
     ),
 }  # fmt: skip
 
