@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.paths import host_readable
-from dprec_kernels.products import add_summed, adds_whole_products, multiply_each, summed_transposed
+from dprec_kernels.products import add_summed, multiply_each
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
@@ -51,49 +51,6 @@ class WidePart:
             self.sum.zero_()
 
 
-class WideProduct:
-    """Adds Σ_n left_n rightᵀ_n, part by part, to a total (o, i) that may be wider; `flush` brings the last parts."""
-
-    def __init__(self, total: Tensor, like: Tensor) -> None:
-        self._total = total
-        self._held = 0
-        self._at_once = total.dtype == like.dtype or not host_readable(total)
-        self._by_torch = min(total.shape) > 1 and adds_whole_products()
-        if not self._at_once:
-            shape = total.shape if self._by_torch else total.shape[::-1]  # a transposed sum costs other libraries less
-            self._parts = workspace.take("parts of a product", shape, like)
-            if not self._by_torch:
-                self._part = workspace.take("part of a product", shape, like)
-
-    def add(self, left: Tensor, right: Tensor) -> None:
-        if self._at_once:
-            add_product(self._total, left, right)
-            return
-        for start in range(0, left.shape[0], TOGETHER):
-            rows = slice(start, start + TOGETHER)
-            self._hold(left[rows], right[rows])
-            self._held += 1
-            if self._held == PARTS:
-                self.flush()
-
-    def _hold(self, left: Tensor, right: Tensor) -> None:
-        if self._by_torch:
-            if self._held:
-                add_summed(self._parts, left, right)
-            else:
-                multiply_each(left.T, right, self._parts)
-        elif self._held:
-            self._parts.add_(summed_transposed(left, right, self._part, TOGETHER))
-        else:
-            self._parts = summed_transposed(left, right, self._parts, TOGETHER)
-
-    def flush(self) -> None:
-        if self._held:
-            parts = self._parts if self._by_torch else self._part.view(self._total.shape).copy_(self._parts.T)
-            self._total.add_(parts)
-        self._held = 0
-
-
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add Σ_n left_n rightᵀ_n, for (N, o) and (N, i), to a total (o, i) that may be wider.
 
@@ -107,11 +64,14 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if total.dtype == left.dtype:
         add_summed(total, left, right)
     elif not host_readable(total):
-        _add_small(total, left, right, HELD_ON_CARD)
+        _add_parts(total, left, right, HELD_ON_CARD // total.numel())
     elif total.numel() < LARGE:
-        _add_small(total, left, right)
+        _add_parts(total, left, right, HELD // total.numel())
     else:
-        _add_large(total, left, right)
+        step = max(1, IN_CACHE // total.shape[1])
+        for start in range(0, len(total), step):  # parts of the sum stay in the cache
+            own = slice(start, start + step)
+            _add_parts(total[own], left[:, own], right, PARTS, left.dtype)
 
 
 def lengths(values: Tensor) -> Tensor:
@@ -145,26 +105,18 @@ def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:
         total += (left.T @ right).view(total.shape)
         return
     sums = total.new_zeros(1, numbers)
-    _add_small(sums, left, right, HELD if host_readable(total) else HELD_ON_CARD)
+    _add_parts(sums, left, right, (HELD if host_readable(total) else HELD_ON_CARD) // numbers)
     total += sums.view(total.shape)
 
 
-def _add_small(total: Tensor, left: Tensor, right: Tensor, held: int = HELD) -> None:
+def _add_parts(total: Tensor, left: Tensor, right: Tensor, most: int, dtype: torch.dtype | None = None) -> None:
+    """Multiply `TOGETHER` rows at a time, and add up at `most` so many products, in `dtype` or the total's."""
     rows = left.shape[0]
     whole = rows - rows % TOGETHER
-    step = TOGETHER * max(1, held // total.numel())
+    step = TOGETHER * max(1, most)
     for start in range(0, whole, step):
-        stop = min(start + step, whole)
-        a, b = (x[start:stop].view(-1, TOGETHER, x.shape[1]) for x in (left, right))
-        total += torch.bmm(a.mT, b).sum(0, dtype=total.dtype)
+        a, b = (x[start : min(start + step, whole)].unflatten(0, (-1, TOGETHER)) for x in (left, right))
+        products = multiply_each(a.mT, b, workspace.take("parts of a product", (len(a), *total.shape), left))
+        total += products.sum(0, dtype=dtype or total.dtype) if len(a) > 1 else products[0]
     if whole < rows:
         total += left[whole:].T @ right[whole:]
-
-
-def _add_large(total: Tensor, left: Tensor, right: Tensor) -> None:
-    step = max(1, IN_CACHE // total.shape[1])
-    for start in range(0, len(total), step):  # a part of the sum and the sum of its parts stay in the cache
-        own = slice(start, start + step)
-        product = WideProduct(total[own], left)
-        product.add(left[:, own].contiguous(), right)
-        product.flush()

@@ -87,7 +87,9 @@ def test_scores_that_rise_from_tile_to_tile_give_what_one_pass_gives(rise: float
     assert torch.allclose(loss, -scores.log_softmax(2).gather(2, target.unsqueeze(2)).squeeze(2), atol=1e-12)
     assert torch.allclose(slope, chances @ table - table[target], atol=1e-10)
     assert found.products is not None
-    assert torch.allclose(found.products, chances @ chances.mT, atol=1e-12)
+    others = chances.scatter(2, target.unsqueeze(2), 0.0)
+    assert torch.allclose(found.products, others @ others.mT, atol=1e-12)
+    assert torch.allclose(found.missed, others.sum(2), atol=1e-12)
     weight = torch.tensor([[0.3, 1.0, 0.2, 0.7], [1.0, 0.1, 0.9, 0.4]], dtype=torch.float64)
     total = torch.zeros_like(table)
     found.add_gradient(total, weight)

@@ -53,7 +53,7 @@ def test_norms_sums_and_gradients_are_those_of_the_reference(
     assert torch.allclose(out, exact.sum(0), atol=1e-11)
     chosen = [count - 1, 0] if count > 1 else [0]
     own = torch.full((len(chosen), *table.shape), 7.0, dtype=table.dtype)  # it is overwritten
-    found.write_gradients(own, chosen, weight)
+    found.write_gradients(own, torch.tensor(chosen), weight)
     assert torch.allclose(own, exact[chosen], atol=1e-12)
     lost = torch.arange(count) == 0
     found.forget(lost)
@@ -89,7 +89,7 @@ def test_a_user_has_the_same_bits_in_any_company(
                 hidden, target, weight, ids, values = (each[order] for each in everybody)
                 loss, slope, found = users.forward(hidden, table, target, 0, longest=dim)
                 norms, own = overlaps.squared_norms(found, weight, ids, values), torch.empty(1, items, dim)
-                found.write_gradients(own, [len(company)], weight)
+                found.write_gradients(own, slice(len(company), len(company) + 1), weight)
                 shares.append([each[len(company)].clone() for each in (loss, slope, norms)] + [own])
         assert all(torch.equal(one, other) for share in shares for one, other in zip(share, shares[0], strict=True))
     finally:

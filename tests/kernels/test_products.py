@@ -22,7 +22,6 @@ from dprec_kernels.products import (
     multiply_each,
     onednn,
     openblas,
-    summed_transposed,
 )
 
 pytestmark = pytest.mark.skipif(not onednn.exists(), reason="this torch has no oneDNN")
@@ -53,8 +52,7 @@ def by_onednn(monkeypatch: pytest.MonkeyPatch) -> Asked:
         shapes.append((*left.shape, len(right)))
         return own(left, right)
 
-    for asked_of in ("mkl_is_narrow", "mkl_is_slow"):
-        monkeypatch.setattr(products, asked_of, lambda: True)
+    monkeypatch.setattr(products, "mkl_is_narrow", lambda: True)
     monkeypatch.setattr(openblas, "is_wide", lambda: False)
     monkeypatch.setattr(onednn, "_onednn", noted)
     monkeypatch.setattr(onednn, "LEAST", 1)
@@ -71,8 +69,7 @@ def by_openblas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
         shapes.append((*left.shape, right.shape[-1]))
         return own(left, right, out)
 
-    for asked_of in ("mkl_is_narrow", "mkl_is_slow"):
-        monkeypatch.setattr(products, asked_of, lambda: True)
+    monkeypatch.setattr(products, "mkl_is_narrow", lambda: True)
     monkeypatch.setattr(openblas, "is_wide", lambda: True)
     monkeypatch.setattr(openblas, "product", noted)
     monkeypatch.setattr(openblas, "LEAST", 1)
@@ -102,17 +99,6 @@ def test_a_product_is_that_of_float64_however_its_matrices_lie(asked: Asked, lef
     assert ((multiply(a, b, torch.empty(333, 17)).double() - exact).abs() <= error).all()
     assert ((total.double() - 1 - exact).abs() <= error + 1e-6).all()
     assert bool(asked) == (asked.library == "openblas" or "gaps" not in right)
-
-
-@pytest.mark.parametrize("count", [1, 63, 64])
-@pytest.mark.parametrize(("left", "right"), PAIRS)
-def test_a_sum_is_that_of_float64_however_its_matrices_lie(asked: Asked, left: str, right: str, count: int) -> None:
-    a, b = LAYOUTS[left](torch.randn(count, 21)), LAYOUTS[right](torch.randn(count, 17))
-    found, exact = summed_transposed(a, b, torch.empty(17, 21), often=64), b.double().T @ a.double()
-    error = 2e-6 * b.double().norm(dim=0).unsqueeze(1) * a.double().norm(dim=0)
-    assert ((found.double() - exact).abs() <= error).all()
-    # Others would be shapes that no other sum has, each of which oneDNN compiles.
-    assert bool(asked) == (count == 64 or (asked.library == "openblas" and count > 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -243,16 +229,6 @@ def test_a_sum_over_users_alike_is_as_exact_as_promised(asked: Asked) -> None:
     wide_sum.add_product(total, left, right)
     exact = 20_000 * float(torch.tensor(0.1))
     assert float((total / exact - 1).abs().max()) < 8e-7
-    assert asked
-
-
-@pytest.mark.skipif(not products.adds_whole_products(), reason="torch multiplies by another library than MKL")
-def test_a_product_is_added_to_a_total_as_if_it_were_there_already() -> None:
-    for rows, width, items in ((64, 64, 4096), (64, 32, 300), (17, 8, 5)):
-        left, right, total = torch.rand(rows, items), torch.randn(rows, width), 1e3 * torch.randn(items, width)
-        expected = total + multiply_each(left.T, right, torch.empty(items, width))
-        add_summed(total, left, right)
-        assert torch.equal(total, expected)  # of numbers added one by one to 1,000 the last digits would be gone
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 64])
@@ -262,23 +238,9 @@ def test_a_wide_product_of_users_alike_is_as_exact_as_promised(outputs: int, inp
         draw = torch.Generator().manual_seed(seed)
         left, right = torch.rand(1, outputs, generator=draw) + 0.01, torch.rand(1, inputs, generator=draw) + 0.01
         total = torch.zeros(outputs, inputs, dtype=torch.float64)
-        product = wide_sum.WideProduct(total, left)
-        product.add(left.repeat(512, 1), right.repeat(512, 1))
-        product.flush()
+        wide_sum.add_product(total, left.repeat(512, 1), right.repeat(512, 1))
         exact = left.double().T @ right.double()
         assert float((total / 512 - exact).norm() / exact.norm()) < 1.2e-6
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_wide_product_is_that_of_float64_by_either_way(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_sum, "adds_whole_products", lambda: whole)
-    left, right = torch.rand(1000, 40), torch.randn(1000, 8)
-    total = torch.ones(40, 8, dtype=torch.float64)
-    product = wide_sum.WideProduct(total, left)
-    for rows in (slice(0, 300), slice(300, 310), slice(310, 1000)):
-        product.add(left[rows], right[rows])
-    product.flush()
-    torch.testing.assert_close(total, 1 + left.double().T @ right.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="another processor or system")

@@ -15,7 +15,6 @@ from dprec.gradients.contributions.base import (
     Places,
     SquaredNorms,
     all_of,
-    listed,
     zeroed,
 )
 from dprec.gradients.contributions.look_ups import Rows, joined
@@ -48,11 +47,11 @@ class CatalogueRows(Contribution):
         if out.dtype != self.hidden.dtype:
             super().write(out, places)
             return
-        users = listed(places, self.hidden.shape[0])
         if isinstance(self.softmaxes, UserSoftmaxes):
-            self.softmaxes.write_gradients(out, users, self.weight)
+            self.softmaxes.write_gradients(out, places, self.weight)
         else:
-            own = self.hidden[users], self.table, self.target[users], self.log_total[users], self.weight[users]
+            given = self.hidden[places], self.target[places], self.log_total[places], self.weight[places]
+            own = given[0], self.table, *given[1:]
             pieces.add_users_gradients(out.zero_(), *own, self.padding)
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:

@@ -174,7 +174,7 @@ class _CatalogueSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, hidden: Tensor, table: Tensor, target: Tensor, padding: int, keep: bool) -> Tensor:
         path, given = _fast(hidden), (hidden.detach(), table.detach(), target, padding)
-        kept: list[pieces.Kept] = []
+        kept: pieces.Memory | None = None
         if path is pieces:
             loss, log_total, slope, kept = pieces.forward(*given, keep)
         else:  # on a GPU, computing the scores again costs no more than reading them back
@@ -191,10 +191,10 @@ class _CatalogueSoftmax(torch.autograd.Function):
         table_gradient = None
         if to_table:
             table_gradient = torch.zeros_like(table)
-            kept, ctx.kept = ctx.kept, []  # type: ignore[attr-defined]  # the next forward pass wants the memory
+            kept, ctx.kept = ctx.kept, None  # type: ignore[attr-defined]  # the next forward pass wants the memory
             _fast(hidden).add_table_gradient(
                 table_gradient, hidden, table, target, log_total, weight,
                 ctx.padding,  # type: ignore[attr-defined]
-                *([kept] if kept else []),
+                *(() if kept is None else (kept,)),
             )  # fmt: skip
         return (weight.unsqueeze(-1) * slope if to_hidden else None), table_gradient, None, None, None

@@ -2,8 +2,10 @@
 
 With G_t = w_t (p_t - y_t), y_t one-hot, a user's gradient is D = Σ_t G_t h_tᵀ + Σ_n e_{id_n} v_nᵀ, and
 
-    ‖D‖² = Σ_ts w_t w_s ⟨h_t, h_s⟩ (⟨p_t, p_s⟩ - p_t[y_s] - p_s[y_t] + [y_t = y_s])
-         + 2 Σ_tn w_t ⟨h_t, v_n⟩ (p_t[id_n] - [y_t = id_n])  +  Σ_mn [id_m = id_n] ⟨v_m, v_n⟩
+    ‖D‖² = Σ_ts w_t w_s ⟨h_t, h_s⟩ (⟨q_t, q_s⟩ - r_s q_t[y_s] - r_t q_s[y_t] + r_t r_s [y_t = y_s])
+         + 2 Σ_tn w_t ⟨h_t, v_n⟩ (q_t[id_n] - r_t [y_t = id_n])  +  Σ_mn [id_m = id_n] ⟨v_m, v_n⟩
+
+where q_t is p_t with 0 at y_t, and r_t = 1 - p_t[y_t].
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dprec_kernels.catalogue_softmax.users import UserSoftmaxes
 from dprec_kernels.exponentials import exp_, round_up
 from dprec_kernels.products import product
 
-TOGETHER = 16  # users whose overlaps fit a cache
+AT_ONCE = 1 << 16  # overlaps that fit a cache
 
 
 def squared_norms(softmaxes: UserSoftmaxes, weight: Tensor, ids: Tensor, values: Tensor) -> Tensor:
@@ -26,19 +28,20 @@ def squared_norms(softmaxes: UserSoftmaxes, weight: Tensor, ids: Tensor, values:
     """
     products = softmaxes.products
     assert products is not None
-    there = softmaxes.target != softmaxes.padding
-    wanted, met = chances(softmaxes, softmaxes.target), chances(softmaxes, ids)
+    there, length = softmaxes.target != softmaxes.padding, softmaxes.target.shape[1]
+    items = torch.cat([softmaxes.target, ids], 1)  # (B, T + N)
+    met = chances(softmaxes, items)
+    same = softmaxes.target.unsqueeze(2) == items.unsqueeze(1)  # (B, T, T + N)
+    met.masked_fill_(same, 0.0)
     size = softmaxes.log_total.abs().where(there, 0.0).amax(1).double()
     # A softmax is exp(score - log total), and both are rounded: its own relative error grows with their size. But no
     # chance is above 1.
     off = 4 * torch.expm1(torch.finfo(weight.dtype).eps * (1 + size)).clamp_(max=len(softmaxes.table))
-    found = [
-        _exact(
-            softmaxes.hidden[own], softmaxes.target[own], products[own].double(), weight[own].double() * there[own],
-            ids[own], values[own], wanted[own].double(), met[own].double(), off[own],
-        )
-        for own in (slice(start, start + TOGETHER) for start in range(0, len(weight), TOGETHER))
-    ]  # fmt: skip
+    weighted = softmaxes.hidden.double() * (weight * there).double().unsqueeze(2)
+    step = max(1, AT_ONCE // max(1, length * items.shape[1]))
+    wide = [each.double() for each in (values, products, softmaxes.missed, met)]
+    parts = zip(*(each.split(step) for each in (weighted, *wide, same, ids, off)), strict=True)
+    found = [_exact(length, *each) for each in parts]
     return torch.cat(found) if found else size
 
 
@@ -57,18 +60,20 @@ def chances(softmaxes: UserSoftmaxes, items: Tensor) -> Tensor:
 
 
 def _exact(
-    h: Tensor, y: Tensor, products: Tensor, w: Tensor, read: Tensor, v: Tensor, wanted: Tensor, met: Tensor, off: Tensor
-) -> Tensor:
-    wide_h, wide_v = h.double(), v.double()
-    both = w.unsqueeze(2) * w.unsqueeze(1) * product(wide_h, wide_h.mT)  # (b, t, t)
-    softmaxes = products + wanted + wanted.mT
-    mixed = 2 * w.unsqueeze(2) * product(wide_h, wide_v.mT)  # (b, t, N)
-    same = _equal(y, y) + products - wanted - wanted.mT
-    inputs = (_equal(read, read) * product(wide_v, wide_v.mT)).sum((1, 2))
-    exact = (both * same).sum((1, 2)) + (mixed * (met - _equal(y, read))).sum((1, 2)) + inputs
-    hidden_by_rounding = (both.abs() * softmaxes).sum((1, 2)) + (mixed.abs() * met).sum((1, 2))
-    return (exact + off * hidden_by_rounding).clamp_(min=0.0)
-
-
-def _equal(left: Tensor, right: Tensor) -> Tensor:
-    return (left.unsqueeze(2) == right.unsqueeze(1)).double()
+    length: int, h: Tensor, v: Tensor, products: Tensor, missed: Tensor, met: Tensor, same: Tensor, ids: Tensor,
+    off: Tensor,
+) -> Tensor:  # fmt: skip
+    """Return the norms of some users: h (b, T, d) weighted, `met` and `same` of targets and of ids (b, T, T + N)."""
+    inner = product(h, torch.cat([h, v], 1).mT)  # (b, T, T + N)
+    lacking = torch.cat([missed, torch.ones_like(ids, dtype=missed.dtype)], 1).unsqueeze(1)
+    others = met * lacking  # (b, T, T + N)
+    twice = same * lacking * missed.unsqueeze(2)
+    both, mixed = inner[..., :length], inner[..., length:]
+    mutual = others[..., :length]
+    mutual = mutual + mutual.mT
+    exact = (both * (products - mutual + twice[..., :length])).sum((1, 2))
+    exact += 2 * (mixed * (others - twice)[..., length:]).sum((1, 2))
+    exact += ((ids.unsqueeze(2) == ids.unsqueeze(1)) * product(v, v.mT)).sum((1, 2))
+    unsure = (both.abs() * (products + mutual + twice[..., :length])).sum((1, 2))
+    unsure += 2 * (mixed.abs() * (others + twice)[..., length:]).sum((1, 2))
+    return (exact + off * unsure).clamp_(min=0.0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, repeat
 
 import torch
 from torch import Tensor
 
-from dprec_kernels.catalogue_softmax.kept import Kept, Room
+from dprec_kernels.catalogue_softmax.kept import Kept, room_for
 from dprec_kernels.exponentials import exp_
 from dprec_kernels.products import add_multiplied, add_products, multiply
 from dprec_kernels.wide_sum import add_product
@@ -18,10 +20,27 @@ ITEMS = 2048  # of which items at a time: fewer, larger products
 MOST = 2 * ITEMS  # and of few positions so many: a tile costs Python as much whatever its size
 SLACK = 8.0  # how far scores may rise above what is taken off before more is: their exponentials stay small
 
+Pairs = Sequence[tuple[slice, Tensor]]
+
+
+@dataclass
+class Found:
+    """What passes over all items found of positions (P,)."""
+
+    loss: Tensor
+    log_total: Tensor  # log Σ exp of the scores
+    missed: Tensor  # 1 less the chance of the target: where that is nearly 1, "softmax - 1" would be rounding
+    slope: Tensor  # (P, d): d loss / d hidden
+    shifts: Tensor  # (tiles, P): what was taken off the scores
+    total: Tensor  # Σ exp(score - last shift)
+
+
+Memory = tuple[Kept, Sequence[slice], Found]  # exponentials of some positions, tile by tile, and what else was found
+
 
 def forward(
     hidden: Tensor, table: Tensor, target: Tensor, padding: int, keep: bool = False
-) -> tuple[Tensor, Tensor, Tensor, list[Kept]]:
+) -> tuple[Tensor, Tensor, Tensor, Memory | None]:
     """Return the loss (N,), log Σ exp of the scores (N,), d loss / d hidden (N, d), and what is to be kept.
 
     Positions without a target have log Σ exp = ∞, so that no item has a chance there. What is kept is of the
@@ -30,91 +49,109 @@ def forward(
     loss, slope = hidden.new_zeros(target.shape), torch.zeros_like(hidden)
     log_total = hidden.new_full(target.shape, float("inf"))
     real = (target != padding).nonzero().squeeze(1)
-    room = Room(len(real), len(table), hidden) if keep else None
-    kept = []
-    for part in _parts(len(real), table.shape[0]):
-        rows = real[part]
-        own = room.take(len(rows)) if room else None
-        over = list(tiles(table.shape[0], len(rows)))
-        found = one_pass(hidden[rows], table, target[rows], padding, over, own)
-        loss[rows], log_total[rows], slope[rows], shifts = found
-        if own is None:
-            room = None
-        else:
-            own.shifts = list(zip(over, shifts, strict=True))
-            kept.append(own)
-    return loss, log_total, slope, kept
+    if not len(real):
+        return loss, log_total, slope, None
+    counts = [part.stop - part.start for part in _parts(len(real), table.shape[0])]
+    kept = room_for(counts, len(table), hidden) if keep else None
+    over = list(tiles(table.shape[0], counts[0]))
+    found = passes_over_items(hidden[real], table, target[real], padding, over, counts, kept)
+    loss[real], log_total[real], slope[real] = found.loss, found.log_total, found.slope
+    return loss, log_total, slope, None if kept is None else (kept, over, found)
 
 
-def one_pass(
-    hidden: Tensor, table: Tensor, target: Tensor, padding: int, tiles: Sequence[slice], kept: Kept | None,
-    pairs: Sequence[tuple[slice, Tensor]] = (),
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
-    """One pass over the items: sum and mean item are kept less a shift, which is raised as the scores grow.
+def passes_over_items(
+    hidden: Tensor, table: Tensor, target: Tensor, padding: int, tiles: Sequence[slice], counts: Sequence[int],
+    kept: Kept | None, pairs: Sequence[Pairs] = (),
+) -> Found:  # fmt: skip
+    """Go over the items once for each pass of so many positions, and keep the exponentials of the first of them.
 
-    Return loss, log Σ exp, slope and what was taken off the scores of each tile (positions, 1). Of each of `pairs`,
-    positions (b * t) and products (b, t, t), the products receive those of the softmaxes of all pairs of a user.
+    Sum and mean item are kept less a shift, which is raised as the scores grow. Of each of a pass's `pairs`, positions
+    (b * t) of the pass and products (b, t, t), the products receive those of the exponentials of a user's positions,
+    as `Found.total` divides them.
 
-    The target's own chance is kept apart. Where it is nearly 1, what is left of "softmax - 1" is rounding, and the sum
-    of all other chances is not.
+    The target is left out of all of them, and its chance follows from its own score, so that gradients do not depend
+    on the difference of two numbers that are nearly 1.
     """
     wanted, least = table[target], torch.finfo(hidden.dtype).min
-    shifts: list[Tensor] = []
-    hit, mean = hidden.new_zeros(hidden.shape[0], 1), torch.zeros_like(hidden)
-    rest = torch.zeros_like(hit)
-    for items in tiles:
-        scores = (
-            kept.tile(items) if kept else workspace.take("scores", (hidden.shape[0], items.stop - items.start), hidden)
-        )
-        multiply(hidden, table[items].T, scores)
-        leave_out(scores, items, padding, float("-inf"))
-        highest = scores.amax(1, keepdim=True).clamp_(min=least)
-        shift = shifts[-1] if shifts else highest
-        if shifts and bool((far := ~(highest <= shift + SLACK)).any()):  # also where it is not a number
-            higher = torch.where(far, torch.maximum(shift, highest), shift)
-            rescale, shift = (shift - higher).exp_(), higher
-            for each in (hit, rest, mean):
-                each.mul_(rescale)
-            for rows, products in pairs:
-                _rescale_pairs(products, rescale[rows])
-        exp_(scores.sub_(shift))
-        place = ((target >= items.start) & (target < items.stop)).nonzero().squeeze(1)
-        here = place, target[place] - items.start
-        met = scores[here]
-        scores[here] = 0.0
-        hit[place, 0] = met
-        rest.add_(scores.sum(1, keepdim=True))
-        add_multiplied(mean, scores, table[items])
-        scores[here] = met
-        shifts.append(shift)
-        for rows, products in pairs:
-            own = scores[rows].view(*products.shape[:2], -1)
-            add_products(products, own, own.mT)
-    total = hit + rest
-    for rows, products in pairs:
-        _rescale_pairs(products, 1 / total[rows])
-    log_total = (shifts[-1] + total.log()).squeeze(1)
-    slope = mean.addcmul_(rest, wanted, value=-1.0).div_(total)
-    return log_total - (hidden * wanted).sum(1), log_total, slope, shifts
+    own = (hidden * wanted).sum(1, keepdim=True)
+    mean, rest = torch.zeros_like(hidden), torch.zeros_like(own)
+    rows, targets = [table[items] for items in tiles], _places_of_targets(target, counts, tiles)
+    columns, shifts = [each.T for each in rows], []
+    begins = accumulate(counts, initial=0)
+    parts = zip(*(each.split(list(counts)) for each in (hidden, own, mean, rest)), strict=True)
+    for number, (first, (h, o, m, r)) in enumerate(zip(begins, parts, strict=False)):
+        shift, taken, squares = None, [], pairs[number] if pairs else ()
+        for items, right, rows_of_tile, places in zip(tiles, columns, rows, targets[number], strict=True):
+            if kept is not None and first < kept.positions:
+                scores = kept.tile(items, first, len(h))
+            else:
+                scores = workspace.take("scores", (len(h), items.stop - items.start), hidden)
+            multiply(h, right, scores)
+            leave_out(scores, items, padding, places)
+            highest = scores.amax(1, keepdim=True)
+            if shift is None:
+                shift = torch.maximum(highest, o).clamp_(min=least)
+            elif not float((highest - shift).max()) <= SLACK:  # also where it is not a number
+                higher = torch.where(highest <= shift + SLACK, shift, torch.maximum(shift, highest))
+                rescale, shift = (shift - higher).exp_(), higher
+                r.mul_(rescale)
+                m.mul_(rescale)
+                for where, products in squares:
+                    rescale_pairs(products, rescale[where].view(*products.shape[:2], 1))
+            exp_(scores.sub_(shift))
+            r.add_(scores.sum(1, keepdim=True))
+            add_multiplied(m, scores, rows_of_tile)
+            taken.append(shift)
+            for where, products in squares:
+                each = scores[where].view(*products.shape[:2], -1)
+                add_products(products, each, each.mT)
+        shifts.append(taken)
+    last = torch.cat([taken[-1] for taken in shifts])
+    total = exp_(own - last).add_(rest)
+    missed = rest / total
+    log_total = total.log().add_(last)
+    slope = mean.div_(total).addcmul_(missed, wanted, value=-1.0)
+    loss, each = (log_total - own).squeeze(1), torch.cat([torch.cat(taken, 1) for taken in shifts]).T
+    return Found(loss, log_total.squeeze(1), missed.squeeze(1), slope, each, total.squeeze(1))
 
 
-def _rescale_pairs(products: Tensor, factor: Tensor) -> None:
-    each = factor.view(*products.shape[:2], 1)
+def _places_of_targets(target: Tensor, counts: Sequence[int], tiles: Sequence[slice]) -> list[Sequence[Tensor]]:
+    """Return of each pass, and each tile, where the targets are in the matrix of scores, read row by row."""
+    device = target.device
+    row = torch.tensor(list(chain.from_iterable(map(range, counts))), device=device)
+    if len(tiles) == 1:
+        return [(places,) for places in row.mul_(tiles[0].stop).add_(target).split(list(counts))]
+    step, last = tiles[0].stop, len(tiles) - 1
+    tile = target.div(step, rounding_mode="floor")
+    width = torch.where(tile == last, tiles[-1].stop - step * last, step)
+    each = row * width + target - tile * step
+    number = torch.tensor(list(chain.from_iterable(map(repeat, range(len(counts)), counts))), device=device)
+    group = number.mul_(len(tiles)).add_(tile)
+    sizes = torch.bincount(group, minlength=len(counts) * len(tiles)).tolist()
+    found = each[group.argsort(stable=True)].split(sizes)
+    return [found[first : first + len(tiles)] for first in range(0, len(found), len(tiles))]
+
+
+def rescale_pairs(products: Tensor, each: Tensor) -> None:
+    """Multiply products (b, t, t) by a factor (b, t, 1) of each of the two positions."""
     products.mul_(each).mul_(each.mT)
 
 
 def add_table_gradient(
     out: Tensor, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int,
-    kept: Sequence[Kept] = (),
+    memory: Memory | None = None,
 ) -> None:  # fmt: skip
     """Add the gradient of Σ weight · loss for the table to `out`, from what `forward` returned."""
     real = (target != padding).nonzero().squeeze(1)
-    for own in kept:
-        first, real = real[: own.positions], real[own.positions :]
+    if memory is not None:
+        kept, over, found = memory
+        first, real = real[: kept.positions], real[kept.positions :]
         weighted = hidden[first] * weight[first].unsqueeze(1)
-        out.index_add_(0, target[first], weighted.to(out.dtype), alpha=-1.0)
-        for items, exponentials, factor in own.tiles(log_total[first]):
-            add_product(out[items], exponentials, weighted * factor)
+        lacking = weighted * found.missed[: len(first)].unsqueeze(1)
+        out.index_add_(0, target[first], lacking.to(out.dtype), alpha=-1.0)
+        for items, shift in zip(over, found.shifts, strict=True):
+            factor = (shift[: len(first)] - log_total[first]).exp_().unsqueeze(1)
+            add_product(out[items], kept.tile(items), weighted * factor)
     real = real[weight[real] != 0]
     h = hidden[real]
     weighted = h * weight[real].unsqueeze(1)
@@ -124,7 +161,7 @@ def add_table_gradient(
         for items in tiles(table.shape[0]):
             chances = workspace.take("scores", (len(shift), items.stop - items.start), h)
             as_chances(multiply(h[rows], table[items].T, chances), shift)
-            leave_out(chances, items, padding, 0.0)
+            leave_out(chances, items, padding, value=0.0)
             add_product(out[items], chances, weighted[rows])
 
 
@@ -156,9 +193,14 @@ def as_chances(scores: Tensor, log_total: Tensor) -> Tensor:
     return exp_(scores.sub_(log_total).clamp_(max=0.0))
 
 
-def leave_out(scores: Tensor, items: slice, padding: int, value: float) -> None:
+def leave_out(
+    scores: Tensor, items: slice, padding: int, places: Tensor | None = None, value: float = float("-inf")
+) -> None:
+    """Overwrite the scores of padding, and those at these places of the matrix, read row by row."""
     if items.start <= padding < items.stop:
-        scores[:, padding - items.start].fill_(value)
+        scores.select(1, padding - items.start).fill_(value)
+    if places is not None:
+        scores.view(-1).index_fill_(0, places, value)
 
 
 def _parts(count: int, items: int) -> Iterator[slice]:

@@ -12,129 +12,144 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from operator import itemgetter
 
 import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax import pieces
-from dprec_kernels.catalogue_softmax.kept import Kept, Room
+from dprec_kernels.catalogue_softmax.kept import Kept, room_for
 from dprec_kernels.exponentials import exp_, round_up
 from dprec_kernels.products import multiply, multiply_each
-from dprec_kernels.wide_sum import WideProduct
+from dprec_kernels.wide_sum import add_product
 from dprec_kernels.workspace import workspace
 
-CPU = torch.device("cpu")
 WIDEST = 1  # tiles are as wide as those of one position, whatever the number of positions
 
 
 @dataclass
 class Pass:
-    """A few users, of `width` positions each, whose own ones went over the items together."""
+    """A few users whose positions go over the items together."""
 
-    width: int
-    device: torch.device
     users: list[int]
     lengths: list[int]  # how many positions of each
-    kept: Kept | None  # their exponentials, where there was room
+    first: int = 0  # where they begin among the rows of all passes
 
     @property
-    def starts(self) -> list[int]:
-        """Where each user's positions begin."""
-        return list(accumulate(self.lengths[:-1], initial=0))
+    def count(self) -> int:
+        """Positions, and zeros behind them."""
+        return round_up(sum(self.lengths))
 
-    @cached_property
-    def places(self) -> Tensor:
-        """Where these positions lie among all users'."""
-        begins = [user * self.width for user in self.users]
-        each = [place for at, n in zip(begins, self.lengths, strict=True) for place in range(at, at + n)]
-        return torch.tensor(each, dtype=torch.int64, device=self.device)
+    def add_places(self, places: list[int], width: int, nobodys: int) -> None:
+        """Add where these positions lie among all users', of `width` each, and behind them nobody's."""
+        for user, length in zip(self.users, self.lengths, strict=True):
+            places += range(user * width, user * width + length)
+        places += [nobodys] * (self.first + self.count - len(places))
 
 
 @dataclass
 class UserSoftmaxes:
-    """What the gradients of (B, T) positions are made of."""
+    """What the gradients of (B, T) positions are made of. Rows (P,) are those that take part, pass by pass."""
 
     hidden: Tensor  # (B, T, d), zero at positions without a target
     table: Tensor  # (items, d)
     target: Tensor  # (B, T)
     padding: int
     log_total: Tensor  # (B, T): log Σ exp of the scores, ∞ at positions without a target
-    shifts: Tensor  # (tiles, B, T): what was taken off the scores
+    missed: Tensor  # (B, T): 1 less the chance of the target
+    products: Tensor | None  # (B, T, T): ⟨q_t, q_s⟩ of a user's positions, q_t the softmax without its own target
+    order: Tensor  # (P,): the position of each row, B * T of nobody
+    shifts: Tensor  # (tiles, P): what was taken off the scores
     passes: list[Pass]
-    products: Tensor | None  # (B, T, T): ⟨p_t, p_s⟩ of the softmaxes of a user's positions
+    kept: Kept | None  # exponentials of the first rows, where there was room
+    prepared: tuple[Tensor, list[Tensor], Tensor] | None = None  # for the last weight: factors and what targets lose
 
     def forget(self, lost: Tensor) -> None:
         """Make everything of the users in this (B,) mask finite, and their gradients zero."""
-        gone = set(lost.nonzero().flatten().tolist())
-        for own in self.passes:
-            if gone.intersection(own.users):
-                own.kept = None
-        self.__dict__.pop("_factors", None)
+        self.prepared = self.kept = None
+        self.shifts = self.shifts.masked_fill(self._in_rows(lost.unsqueeze(1).expand(self.target.shape), False), 0.0)
         self.hidden = self.hidden.masked_fill(lost.view(-1, 1, 1), 0.0)
         self.log_total = self.log_total.masked_fill(lost.unsqueeze(1), float("inf"))
-        self.shifts = self.shifts.masked_fill(lost.view(1, -1, 1), 0.0)
+        self.missed = self.missed.masked_fill(lost.unsqueeze(1), 0.0)
         if self.products is not None:
             self.products = self.products.masked_fill(lost.view(-1, 1, 1), 0.0)
 
     def add_gradient(self, out: Tensor, weight: Tensor) -> None:
         """Add the gradient of Σ weight · loss, for weight (B, T), to `out` (items, d), which may be wider."""
-        weighted = self._weighted(self.hidden, weight, self.target).flatten(0, 1)
-        out.index_add_(0, self.target.flatten(), weighted.to(out.dtype), alpha=-1.0)
-        wanted = weight.any(1).tolist()
-        passes = [own for own in self.passes if any(wanted[user] for user in own.users)]
-        rows = [weighted[own.places] for own in passes]
-        for tile, items in enumerate(pieces.tiles(len(out), WIDEST) if passes else ()):
-            product = WideProduct(out[items], weighted)
-            for own, each in zip(passes, rows, strict=True):
-                exponentials = self._again(own.places, tile, items) if own.kept is None else own.kept.tile(items)
-                product.add(exponentials[: each.shape[0]], each * self._factors[tile, own.places].unsqueeze(1))
-            product.flush()
+        out.index_add_(0, self.target.flatten(), self.targets(weight).flatten(0, 1).to(out.dtype), alpha=-1.0)
+        rights, kept = self._multipliers(weight), 0 if self.kept is None else self.kept.positions
+        for tile, (items, right) in enumerate(zip(self._tiles(), rights, strict=True)):
+            if self.kept is not None:
+                add_product(out[items], self.kept.tile(items), right[:kept])
+            for own in self.passes:
+                if own.first >= kept and bool(right[own.first : own.first + own.count].any()):
+                    again = self._again(own, tile, items)
+                    add_product(out[items], again, right[own.first : own.first + own.count])
 
-    def write_gradients(self, out: Tensor, users: Sequence[int], weight: Tensor) -> None:
+    def write_gradients(self, out: Tensor, places: slice | Tensor, weight: Tensor) -> None:
         """Overwrite out (b, items, d) with these users' own gradients, for weight (B, T)."""
-        for place, user in enumerate(users):
-            own, first, length = self._homes[user]
-            gradient, target, begin = out[place], self.target[user, :length], user * own.width
-            weighted = self._weighted(self.hidden[user, :length], weight[user, :length], target)
-            factors = self._factors[:, begin : begin + length].unsqueeze(2)
-            for tile, items in enumerate(pieces.tiles(self.table.shape[0], WIDEST)):
-                if own.kept is None:
-                    exponentials = self._again(own.places[first : first + length], tile, items)[:length]
+        users = places.tolist() if isinstance(places, Tensor) else range(len(weight))[places]
+        rights = self._multipliers(weight)
+        for gradient, user in zip(out.unbind(), users, strict=True):
+            own, first, length = self.homes[user]
+            for tile, items in enumerate(self._tiles()):
+                if self.kept is not None and own.first < self.kept.positions:
+                    exponentials = self.kept.tile(items, first, length)
                 else:
-                    exponentials = own.kept.tile(items)[first : first + length]
-                multiply_each(exponentials.T, weighted * factors[tile], gradient[items])
-            gradient.index_add_(0, target, weighted, alpha=-1.0)
+                    exponentials = self._again(own, tile, items)[first - own.first :][:length]
+                part = gradient if len(rights) == 1 else gradient[items]
+                multiply_each(exponentials.T, rights[tile][first : first + length], part)
+        target, taken = self.target[places], self.targets(weight)[places]
+        if len(target) > 1:
+            target = target + torch.arange(0, len(target) * out.shape[1], out.shape[1], device=out.device).unsqueeze(1)
+        out.view(-1, out.shape[2]).index_add_(0, target.flatten(), taken.flatten(0, 1), alpha=-1.0)
+
+    def targets(self, weight: Tensor) -> Tensor:
+        """Return (B, T, d) what is taken off the row of each position's target, for weight (B, T)."""
+        self._multipliers(weight)
+        assert self.prepared is not None
+        return self.prepared[2]
+
+    def _multipliers(self, weight: Tensor) -> list[Tensor]:
+        """Return of each tile (P, d) what exponentials are multiplied by."""
+        if self.prepared is None or self.prepared[0] is not weight:
+            hidden = (
+                self._in_rows(self.hidden, 0.0) * self._in_rows(weight * (self.target != self.padding), 0.0)[:, None]
+            )
+            factors = exp_(self.shifts - self._in_rows(self.log_total, float("inf")))
+            taken = self.hidden * (weight * self.missed).unsqueeze(2)
+            self.prepared = weight, [hidden * each.unsqueeze(1) for each in factors], taken
+        return self.prepared[1]
+
+    def _in_rows(self, values: Tensor, nobodys: float) -> Tensor:
+        """Return (P, …) the values (B, T, …) of each row's position."""
+        flat = values.flatten(0, 1)
+        return torch.cat([flat, flat.new_full((1, *flat.shape[1:]), nobodys)])[self.order]
 
     @cached_property
-    def _homes(self) -> dict[int, tuple[Pass, int, int]]:
-        """Every user's pass, where their positions begin in it, and how many they are."""
+    def homes(self) -> dict[int, tuple[Pass, int, int]]:
+        """Every user's pass, the first of their rows, and how many they are."""
         return {
-            user: (own, first, length)
+            user: (own, own.first + first, length)
             for own in self.passes
-            for user, first, length in zip(own.users, own.starts, own.lengths, strict=True)
+            for user, first, length in zip(own.users, accumulate(own.lengths, initial=0), own.lengths, strict=False)
         }
 
-    def _weighted(self, hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
-        return hidden * (weight * (target != self.padding)).unsqueeze(-1)
+    def _tiles(self) -> Iterator[slice]:
+        return pieces.tiles(len(self.table), WIDEST)
 
-    @cached_property
-    def _factors(self) -> Tensor:
-        """(tiles, B * T): what makes chances of each tile's exponentials."""
-        numbers = self.shifts.numel()
-        room = self.shifts.new_zeros(round_up(numbers))
-        torch.sub(self.shifts, self.log_total, out=room[:numbers].view_as(self.shifts))
-        return exp_(room)[:numbers].view(len(self.shifts), -1)
-
-    def _again(self, places: Tensor, tile: int, items: slice) -> Tensor:
-        """Return exp(score - shift) at these positions, as the forward pass computed it, and of some rows behind."""
-        hidden = rows_at(self.hidden.flatten(0, 1), places)
-        shift = rows_at(self.shifts[tile].view(-1, 1), places)
-        scores = workspace.take("scores", (len(hidden), items.stop - items.start), hidden)
+    def _again(self, own: Pass, tile: int, items: slice) -> Tensor:
+        """Return exp(score - shift) of a pass, as the forward pass computed it."""
+        rows = slice(own.first, own.first + own.count)
+        places, flat = self.order[rows], self.hidden.flatten(0, 1)
+        hidden = torch.cat([flat, flat.new_zeros(1, flat.shape[1])])[places]
+        target = torch.cat([self.target.flatten(), self.target.new_full((1,), self.padding)])[places]
+        scores = workspace.take("scores", (own.count, items.stop - items.start), hidden)
         multiply(hidden, self.table[items].T, scores)
-        pieces.leave_out(scores, items, self.padding, float("-inf"))
-        return exp_(scores.sub_(shift))
+        met = ((target >= items.start) & (target < items.stop)).nonzero().squeeze(1)
+        pieces.leave_out(scores, items, self.padding, met * scores.shape[1] + target[met] - items.start)
+        return exp_(scores.sub_(self.shifts[tile, rows].unsqueeze(1)))
 
 
 def forward(
@@ -144,40 +159,45 @@ def forward(
 
     Where T is at most `longest` these have their products.
     """
-    there = target != padding
+    users, width, dim = hidden.shape
+    nobodys, there = users * width, target != padding
     # Whatever stands at a position without a target must not meet what is kept.
     hidden = hidden.masked_fill(~there.unsqueeze(2), 0.0)
-    users, width, dim = hidden.shape
-    flat, wanted = hidden.flatten(0, 1), target.view(-1, 1)
-    loss, slope = hidden.new_zeros(users * width), torch.zeros_like(flat)
-    log_total = torch.full_like(loss, float("inf"))
-    over = list(pieces.tiles(len(table), WIDEST))
-    shifts = hidden.new_zeros(len(over), users * width)
-    products = hidden.new_zeros(users, width, width) if width <= longest else None
-    lengths = (there * torch.arange(1, width + 1, device=hidden.device)).amax(1).tolist() if width else [0] * users
-    parts = list(passes(lengths, width, len(table), products is not None, hidden.device))
-    room = Room(sum(round_up(sum(own.lengths)) for own in parts), len(table), hidden)
-    every: list[list[Tensor]] = []
+    lengths = (there * torch.arange(1, width + 1, device=hidden.device)).amax(1).tolist() if width else []
+    parts = list(passes(lengths, width, len(table), width <= longest))
+    places: list[int] = []
     for own in parts:
-        places = own.places
-        count, rows = places.shape[0], rows_at(flat, places)
-        own.kept = room.take(rows.shape[0])
-        pairs = [] if products is None else list(_pairs(own, products))
-        found = pieces.one_pass(
-            rows, table, rows_at(wanted, places).squeeze(1), padding, over, own.kept,
-            [(where, squares) for where, squares, _ in pairs],
+        own.add_places(places, width, nobodys)
+    order = torch.tensor(places, dtype=torch.int64, device=hidden.device)
+    products = hidden.new_zeros(users, width, width) if width <= longest else None
+    found = UserSoftmaxes(hidden, table, target, padding, hidden, hidden, products, order, hidden, parts, None)
+    wanted = found._in_rows(target, padding)
+    found.order = order = order.where(wanted != padding, nobodys)
+    loss, log_total, missed, total = torch.zeros(4, nobodys + 1, dtype=hidden.dtype, device=hidden.device).unbind()
+    slope = hidden.new_zeros(nobodys + 1, dim)
+    log_total.fill_(float("inf"))
+    if parts:
+        counts, over = [own.count for own in parts], list(pieces.tiles(len(table), WIDEST))
+        found.kept = room_for(counts, len(table), hidden)
+        pairs = [] if products is None else [list(_pairs(own, products)) for own in parts]
+        of_rows = pieces.passes_over_items(
+            found._in_rows(hidden, 0.0), table, wanted, padding, over, counts, found.kept,
+            [[(where, squares) for where, squares, _ in each] for each in pairs],
         )  # fmt: skip
-        every.append([each[:count] for each in (*found[:3], torch.cat(found[3], 1))])
-        for _, squares, same in pairs:
+        for out, each in (
+            (loss, of_rows.loss), (log_total, of_rows.log_total), (missed, of_rows.missed), (slope, of_rows.slope),
+            (total, 1 / of_rows.total),
+        ):  # fmt: skip
+            out.index_copy_(0, order, each)
+        found.shifts = of_rows.shifts
+        for _, squares, same in chain.from_iterable(pairs):
             products[same, : squares.shape[1], : squares.shape[1]] = squares  # type: ignore[index]
-    if every:
-        places = torch.cat([own.places for own in parts])
-        loss[places], log_total[places], slope[places], taken = map(torch.cat, zip(*every, strict=True))
-        shifts[:, places] = taken.T
-    loss, log_total = loss.view(users, width).where(there, 0.0), log_total.view(users, width).where(there, float("inf"))
-    slope = slope.view(users, width, dim).masked_fill_(~there.unsqueeze(2), 0.0)
-    shifts = shifts.view(-1, users, width)
-    return loss, slope, UserSoftmaxes(hidden, table, target, padding, log_total, shifts, parts, products)
+        if products is not None:
+            pieces.rescale_pairs(products, total[:-1].view(users, width, 1))
+    else:
+        found.shifts = hidden.new_zeros(1, 0)
+    found.log_total, found.missed = log_total[:-1].view(users, width), missed[:-1].view(users, width)
+    return loss[:-1].view(users, width), slope[:-1].view(users, width, dim), found
 
 
 def _pairs(own: Pass, products: Tensor) -> Iterator[tuple[slice, Tensor, list[int]]]:
@@ -190,14 +210,7 @@ def _pairs(own: Pass, products: Tensor) -> Iterator[tuple[slice, Tensor, list[in
         first = where.stop
 
 
-def rows_at(values: Tensor, places: Tensor) -> Tensor:
-    """Return the rows at these places, and a few zeros behind them."""
-    rows = values.new_zeros(round_up(places.shape[0]), values.shape[1])
-    rows[: places.shape[0]] = values[places]
-    return rows
-
-
-def passes(lengths: Sequence[int], width: int, items: int, rounded: bool, device: torch.device = CPU) -> Iterator[Pass]:
+def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> Iterator[Pass]:
     """Yield users who go through one pass, the longest first, of about so many positions as fit a cache.
 
     Products are taken of users of one length at a time, so lengths are `rounded` up, to at most `width`.
@@ -205,18 +218,17 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool, device
     >>> [(own.users, own.lengths) for own in passes([3, 9, 4], 9, 50, rounded=False)]
     [([1, 2, 0], [9, 4, 3])]
     """
-    most, own = pieces.PIECE // min(pieces.MOST, items), Pass(width, device, [], [], None)
+    most, own, taken = pieces.PIECE // min(pieces.MOST, items), Pass([], []), 0
     each = [min(width, _rounded(length)) if rounded else max(1, length) for length in lengths]
-    taken = 0
     for user in sorted(range(len(each)), key=each.__getitem__, reverse=True):
         length = each[user]
         if taken and taken + length > most:
             yield own
-            own, taken = Pass(width, device, [], [], None), 0
+            own, taken = Pass([], [], own.first + own.count), 0
         own.users.append(user)
         own.lengths.append(length)
         taken += length
-    if own.users and width:
+    if own.users:
         yield own
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from dprec_kernels.plain_function import PlainFunction
-from dprec_kernels.processor import mkl_is_narrow, mkl_is_slow
+from dprec_kernels.processor import mkl_is_narrow
 from dprec_kernels.products import onednn, openblas
 from dprec_kernels.workspace import workspace
 
@@ -31,15 +31,6 @@ def by_openblas(left: Tensor, right: Tensor) -> bool:
 def openblas_is_faster() -> bool:
     """Whether this processor and the number of torch's threads speak for it."""
     return mkl_is_narrow() and torch.get_num_threads() == 1 and openblas.is_wide()
-
-
-def adds_whole_products() -> bool:
-    """Whether torch adds up a product (o, i), of more than one row and column, before it adds that to a total.
-
-    So does MKL on processors that are not AMD's: `add_summed` is rounded as a product and an addition are. A single row
-    or column it adds to the total term by term. Of other libraries and of MKL on AMD's processors nothing is known.
-    """
-    return torch.backends.mkl.is_available() and not mkl_is_slow()
 
 
 def library() -> str:
@@ -78,7 +69,11 @@ def multiply_each(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     tensor([[[3.],
              [3.]]])
     """
-    return openblas.product(left, right, out) if by_openblas(left, right) else torch.matmul(left, right, out=out)
+    if by_openblas(left, right):
+        return openblas.product(left, right, out)
+    if left.dim() == right.dim() <= 3:
+        return (torch.mm if left.dim() == 2 else torch.bmm)(left, right, out=out)
+    return torch.matmul(left, right, out=out)
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -106,15 +101,6 @@ def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
         _add_by_openblas(total, left.T, right)
     else:
         total.addmm_(left.T, right)
-
-
-def summed_transposed(left: Tensor, right: Tensor, out: Tensor, often: int) -> Tensor:
-    """Return Σ_n right_n leftᵀ_n in `out` or in memory of its own; `often` is the number N that most calls have."""
-    if by_openblas(right.T, left):
-        return openblas.product(right.T, left, out)
-    if left.shape[0] == often and mkl_is_narrow() and _onednn_takes(right.T, dense := left.contiguous()):
-        return onednn.whole(right.T, dense)
-    return torch.mm(right.T, left, out=out)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -39,11 +39,6 @@ def fits(left: Tensor, right: Tensor) -> bool:
     return enough and plain and (right.is_contiguous() or right.T.is_contiguous())
 
 
-def whole(left: Tensor, right: Tensor) -> Tensor:
-    """Return left @ right, of a shape that comes often."""
-    return _onednn(left, right.T)
-
-
 def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """Return left (N, k) @ right (k, m), in `out` if that is given. Rows of zeros make N one of few numbers."""
     count, more = len(left), _rounded(len(left))
