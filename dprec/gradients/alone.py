@@ -60,7 +60,7 @@ class OneUser(Tape):
 
     def _reads(self, used: Tensor) -> bool:
         """Whether rows of it were looked up, which takes it out of autograd's graph."""
-        return id(used) in self._names and self._names[id(used)] in self._expected
+        return id(used) in self._names and self._names[id(used)] in self._used
 
     def backward(self, losses: Tensor, real: int | None = None) -> None:
         self._refuse_shape(losses)

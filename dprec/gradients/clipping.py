@@ -18,12 +18,10 @@ from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
 from dprec.gradients.joint import (
-    JOINT,
     PART,
     READS,
     FusedParameters,
     Product,
-    add_apart,
     kernels_fit,
     product_of,
     scaled_at_once,
@@ -154,16 +152,11 @@ def record(
     losses_of: Callable[[Any], Tensor],
     batch: Any,
     read: Read | None = None,
-    kept: bool = False,
 ) -> Recorded:
-    """Run one forward and one backward pass over a micro-batch.
-
-    `read` hears of rows before they are looked up. What is `kept` beyond the next call may take more memory.
-    """
+    """Run one forward and one backward pass over a micro-batch; `read` hears of rows before they are looked up."""
     real, batch = len(batch), filled_up(batch)
     users = len(batch)
-    complete = {} if kept else {"complete": norms.settled}
-    tape = Tape(parameters, users, read=read, **complete)
+    tape = Tape(parameters, users, read=read)
     tape.watch(batch)
     with tape:
         losses = losses_of(batch)
@@ -178,7 +171,6 @@ def recorded(
     losses_of: Callable[[Any], Tensor],
     batch: Any,
     read: Read | None = None,
-    kept: bool = False,
     within: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
     alone: Alone = select_alone,
     unpadded: bool = False,
@@ -190,7 +182,7 @@ def recorded(
     """
     try:
         with within(batch):
-            whole = record(parameters, losses_of, batch, read, kept)
+            whole = record(parameters, losses_of, batch, read)
     except NoRule as why:
         for user in one_by_one(batch, why, alone if unpadded else select_alone):
             with within(user):
@@ -311,21 +303,16 @@ def _add_scaled(joint: FusedParameters, scale: Tensor, by_kernels: bool) -> None
         if dtype not in scales:
             scales[dtype] = scale.to(dtype)
         weight = scales[dtype]
-        whole = out.zero_() if name == JOINT and isinstance(out, Tensor) else out
         for use in uses:
-            if isinstance(whole, RowSum):
-                whole.add(use, weight)
+            if isinstance(out, RowSum):
+                out.add(use, weight)
             else:
-                use.add_to(whole, weight, dtype)
+                use.add_to(out, weight, dtype)
     done: dict[str, Tensor] = {}
     if products:
         weight = scales.get(torch.float32, scale)
         done = dict(zip(products, sums_at_once(list(products.values()), weight), strict=True))
-    aside = joint.sums.get(JOINT)
-    if isinstance(aside, Tensor):
-        done.setdefault(JOINT, aside)
-    if done:
-        add_apart([total for name in done for total in joint.totals(name)], list(done.values()))
+    joint.add_apart(done)
 
 
 def _measured(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -10,42 +10,35 @@ from torch import Size, Tensor
 
 from dprec.gradients import norms
 from dprec.gradients.contributions.base import Contribution, all_of
-from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.dense import Dense, Stacked
 from dprec.gradients.contributions.look_ups import Rows
-from dprec.gradients.contributions.outer import Outer
+from dprec.gradients.contributions.outer import Maps, Outer
 from dprec.gradients.contributions.over_positions import OverPositions
 from dprec.gradients.row_sum import RowSum
 from dprec_kernels import joint as kernels
 from dprec_kernels.paths import host_readable, on_card
+from dprec_kernels.products import multiply_each
+from dprec_kernels.workspace import workspace
 
 PART = 4 * torch.finfo(torch.float32).eps  # of a term's length, that rounding may add
 JOINT = "(side by side)"
 READS = "(one read of each table)"
-LITTLE = 1 << 8  # numbers of a parameter that may be copied on a CPU
+LITTLE = 1 << 12  # numbers of a parameter that may be copied on a CPU
 Product: TypeAlias = kernels.Products | kernels.Vectors | kernels.Positions
 
 
 class FusedParameters:
-    """The contributions to each parameter, and where they are added up, with a single one for all that are small.
+    """The contributions to each parameter, and where they are added up, with a single one for several of a kind.
 
-    A norm over all parameters is what is wanted, and that of vectors side by side is the same. So are rows `measured`
-    that a user reads of several tables, one of each; they are added to the tables apart.
+    A norm over all parameters is what is wanted, and that of vectors side by side is the same: of gradients that are
+    small, and on a CPU of those of linear maps on long histories, which are built there. Linear maps of the same sizes
+    are stacked there, too. So are rows `measured` that a user reads of several tables, one of each.
     """
 
     def __init__(self, contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum]) -> None:
         self.contributions, self.sums = dict(contributions), dict(sums)
-        self._apart: list[Tensor] = []
-        values = []
-        for name, uses in contributions.items():
-            out, use = sums[name], uses[0]
-            if len(uses) == 1 and type(use) is Dense and isinstance(out, Tensor) and _small(use, out):
-                values.append(use.values.flatten(1) if use.values.dim() > 1 else use.values.unsqueeze(1))
-                self._apart.append(out)
-                del self.contributions[name]
-        if values:
-            whole = values[0] if len(values) == 1 else torch.cat(values, 1)
-            self.contributions[JOINT] = [Dense(whole)]
-            self.sums[JOINT] = torch.empty(whole.shape[1], dtype=torch.float64, device=whole.device)
+        self._apart: dict[str, list[Tensor]] = {}  # the sums of the parameters that one stands for
+        self._lay_side_by_side()
         self.measured = dict(self.contributions)
         reads = {name: uses[0] for name, uses in self.contributions.items() if len(uses) == 1 and _one_read(uses[0])}
         if len(reads) > 1:
@@ -54,22 +47,73 @@ class FusedParameters:
             self.measured = {name: uses for name, uses in self.measured.items() if name not in reads}
             self.measured[READS] = [Rows(rows[0].ids, side_by_side)]
 
-    def totals(self, name: str) -> list[Tensor]:
-        """Return the sums of parameters that a sum stands for."""
-        total = self.sums[name]
-        return self._apart if name == JOINT else [total] if isinstance(total, Tensor) else []
+    def add_apart(self, done: Mapping[str, Tensor]) -> None:
+        """Add sums that are `done`, and those that stand for several parameters, to those of each parameter."""
+        totals, parts = [], []
+        for name, own in self._apart.items():
+            whole = done.get(name, self.sums[name])
+            assert isinstance(whole, Tensor)
+            totals += own
+            if whole.dim() > 1:
+                parts += [part.view(total.shape) for part, total in zip(whole.unbind(), own, strict=True)]
+            else:
+                each = whole.split([total.numel() for total in own])
+                parts += [part.view(total.shape) for part, total in zip(each, own, strict=True)]
+        for name in done.keys() - self._apart.keys():
+            total = self.sums[name]
+            assert isinstance(total, Tensor)
+            totals.append(total)
+            parts.append(done[name].view(total.shape))
+        if totals:
+            torch._foreach_add_(totals, parts)
+
+    def _lay_side_by_side(self) -> None:
+        small: dict[str, Tensor] = {}
+        alike: dict[Hashable, dict[str, Outer]] = {}
+        for name, (first, *rest) in self.contributions.items():
+            out = self.sums[name]
+            if not isinstance(out, Tensor) or out.dtype is not torch.float64:
+                continue
+            if type(first) is Dense and not rest and _small(first, out):
+                small[name] = first.values.flatten(1) if first.values.dim() > 1 else first.values.unsqueeze(1)
+            elif type(first) is Outer and (maps := all_of(Outer, rest)) is not None and _is_plain(first):
+                whole = first.joined(maps)
+                form = out.numel() if whole.is_smaller_built else (whole.left.shape, whole.right.shape)
+                alike.setdefault(form, {})[name] = whole
+        for maps_of in alike.values():
+            first = next(iter(maps_of.values()))
+            if first.is_smaller_built:
+                values = _built(list(maps_of.values()))
+                self._replace(maps_of, f"(as {next(iter(maps_of))})", Stacked(values), (len(values), values.shape[2]))
+            elif len(maps_of) > 1:
+                sides = (torch.stack([getattr(own, side) for own in maps_of.values()]) for side in ("left", "right"))
+                shape = len(maps_of), first.left.shape[2], first.right.shape[2]
+                self._replace(maps_of, f"(as {next(iter(maps_of))})", Maps(*sides), shape)
+        if small:
+            every = next(iter(small.values())) if len(small) == 1 else torch.cat(list(small.values()), 1)
+            self._replace(small, JOINT, Dense(every), every.shape[1:])
+
+    def _replace(self, names: Collection[str], by: str, use: Contribution, shape: Sequence[int]) -> None:
+        self._apart[by] = [total for name in names if isinstance(total := self.sums[name], Tensor)]
+        for name in names:
+            del self.contributions[name]
+        self.contributions[by] = [use]
+        self.sums[by] = self._apart[by][0].new_zeros(shape)
 
 
-def add_apart(totals: Sequence[Tensor], whole: Sequence[Tensor]) -> None:
-    """Add sums that lie side by side in tensors to those of single parameters, in this order."""
-    waiting, parts = iter(totals), []
-    for each in whole:
-        own, left = [], each.numel()
-        while left:
-            own.append(next(waiting).numel())
-            left -= own[-1]
-        parts += each.reshape(-1).split(own)
-    torch._foreach_add_(list(totals), [p.view(out.shape) for p, out in zip(parts, totals, strict=True)])
+def _built(maps: Sequence[Outer]) -> Tensor:
+    """Return (n, B, o i) the users' gradients of linear maps whose weights have as many numbers."""
+    users, outputs, inputs = len(maps[0].left), maps[0].left.shape[2], maps[0].right.shape[2]
+    shape = len(maps), users, outputs * inputs
+    values = workspace.take(f"gradients of {outputs * inputs}", shape, maps[0].left)
+    for own, use in zip(values.unbind(), maps, strict=True):
+        multiply_each(use.left.mT, use.right, own.view(users, use.left.shape[2], use.right.shape[2]))
+    return values
+
+
+def _is_plain(use: Outer) -> bool:
+    """Whether the users' gradients of a linear map are of one type, on a CPU."""
+    return host_readable(use.left) and use.left.dtype == use.right.dtype == torch.float32
 
 
 def _one_read(use: Contribution) -> bool:
@@ -110,8 +154,8 @@ def product_of(uses: Sequence[Contribution], total: object) -> Product | None:
     first, *rest = uses
     others = all_of(Outer, rest)
     if isinstance(first, Outer) and others is not None:
-        term = first.joined(others)
-        return term if term.left.dtype == term.right.dtype == torch.float32 else None
+        term = first.joined(others).lines()
+        return term if isinstance(term, kernels.Products) else None
     if isinstance(first, OverPositions) and not rest:
         own = first.lines()
         return own if isinstance(own, kernels.Positions) else None
@@ -126,7 +170,9 @@ def _measure(uses: Sequence[Contribution], users: int, shape: Size) -> kernels.M
     every = len(terms) == len(uses)
     maps = all_of(Outer, rest)
     if every and isinstance(first, Outer) and maps is not None:
-        return kernels.Measure([first.joined(maps)])
+        whole = first.joined(maps).lines()
+        assert whole is not None
+        return kernels.Measure([whole])
     if every and not rest and isinstance(first, OverPositions):
         return kernels.Measure(terms)
     if every and not rest and isinstance(first, Dense):

@@ -34,12 +34,6 @@ def unbuilt(contributions: Sequence[Contribution]) -> SquaredNorms | None:
     return None
 
 
-def settled(name: str, contributions: list[Contribution]) -> list[Contribution]:
-    """Return the contributions in a form that is cheaper from here on, now that the last has arrived."""
-    together = contributions[0].settled(contributions[1:], name)
-    return contributions if together is None else [together]
-
-
 def built_once(uses: list[Contribution], users: int, shape: Size, room: int) -> list[Contribution]:
     """Return the users' gradients such that norm and sum are of the same numbers; up to so many numbers are held."""
     if users * shape.numel() > room:
@@ -81,9 +75,9 @@ def sweep(
     """
     part = WidePart(out, precision(contributions)["dtype"])
     for chosen, gradient in built(contributions, out.shape, range(len(squared))):
-        own = square(gradient)
-        squared[chosen].add_(own)
-        weight = scale(squared[chosen].sqrt(), length[chosen])
+        own, whole = square(gradient), squared[chosen]
+        whole += own
+        weight = scale(whole.sqrt(), length[chosen])
         if not (host_readable(own) and math.isfinite(own.sum())):
             gradient.masked_fill_((weight == 0).view(-1, *[1] * out.dim()), 0.0)
         part.add(gradient, weight)

@@ -11,7 +11,6 @@ What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `s
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -74,21 +73,16 @@ class Tape(AsWritten):
         self,
         parameters: Mapping[str, nn.Parameter],
         users: int,
-        complete: Callable[[str, list[Contribution]], list[Contribution]] = lambda name, uses: uses,
         read: Read | None = None,
     ) -> None:
-        """`complete` may replace a parameter's contributions by smaller ones as soon as the last has arrived.
-
-        `read` is told what is about to be read, and may still change it.
-        """
+        """`read` is told what is about to be read, and may still change it."""
         super().__init__()
         self.users = users
         self.parameters = dict(parameters)
         self.contributions: dict[str, list[Contribution]] = {}
-        self._complete = complete
         self._read = read
         self._announced: dict[str, tuple[Tensor, int]] = {}  # ids ahead of their look-up, and their version then
-        self._expected: defaultdict[str, int] = defaultdict(int)  # contributions still to come
+        self._used: set[str] = set()  # parameters whose contributions a rule makes
         self._names = {id(p): name for name, p in parameters.items()}
         self._precision = OwnPrecision(parameters)
         layout.forget_writes()
@@ -245,11 +239,10 @@ class Tape(AsWritten):
         for used, make in uses:
             name = self._names.get(id(used))
             if name is not None:
-                self._expected[name] += 1
+                self._used.add(name)
             elif self.trainable(used):
                 kept = [*kept, used]
-                for source in sources_of(used):
-                    self._expected[self._names[id(source)]] += 1
+                self._used.update(self._names[id(source)] for source in sources_of(used))
             else:
                 continue
             left.append((name, used, make))
@@ -281,11 +274,7 @@ class Tape(AsWritten):
         return receive
 
     def _receive(self, name: str, contribution: Contribution) -> None:
-        uses = self.contributions.setdefault(name, [])
-        uses.append(contribution)
-        self._expected[name] -= 1
-        if not self._expected[name]:
-            self.contributions[name] = self._complete(name, uses)
+        self.contributions.setdefault(name, []).append(contribution)
 
     def without_gradient(self, output: Tensor, why: str) -> Tensor:
         def refuse(gradient: Tensor) -> None:

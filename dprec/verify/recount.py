@@ -75,7 +75,7 @@ def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_dra
 
     def take(part: Any) -> Iterator[tuple[Any, Recorded]]:
         look = rules.look
-        return recorded(parameters, engine.losses, part, None, look, drawn, engine.alone, unpadded=look)
+        return recorded(parameters, engine.losses, part, None, drawn, engine.alone, unpadded=look)
 
     def add(taken: Recorded) -> ClippedUsers:
         rules.refuse_whole(taken)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.paths import host_readable
-from dprec_kernels.products import add_summed, multiply_each
+from dprec_kernels.products import add_summed, product
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
@@ -52,7 +52,7 @@ class WidePart:
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add Σ_n left_n rightᵀ_n, for (N, o) and (N, i), to a total (o, i) that may be wider.
+    """Add Σ_n left_n rightᵀ_n, for (…, N, o) and (…, N, i), to a total (…, o, i) that may be wider.
 
     >>> total = torch.zeros(1, 1, dtype=torch.float64)
     >>> add_product(total, torch.full((10_000_000, 1), 0.1), torch.ones(10_000_000, 1))
@@ -65,7 +65,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         add_summed(total, left, right)
     elif not host_readable(total):
         _add_parts(total, left, right, HELD_ON_CARD // total.numel())
-    elif total.numel() < LARGE:
+    elif total.numel() < LARGE or total.dim() > 2:
         _add_parts(total, left, right, HELD // total.numel())
     else:
         step = max(1, IN_CACHE // total.shape[1])
@@ -111,12 +111,12 @@ def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:
 
 def _add_parts(total: Tensor, left: Tensor, right: Tensor, most: int, dtype: torch.dtype | None = None) -> None:
     """Multiply `TOGETHER` rows at a time, and add up at `most` so many products, in `dtype` or the total's."""
-    rows = left.shape[0]
+    rows = left.shape[-2]
     whole = rows - rows % TOGETHER
     step = TOGETHER * max(1, most)
     for start in range(0, whole, step):
-        a, b = (x[start : min(start + step, whole)].unflatten(0, (-1, TOGETHER)) for x in (left, right))
-        products = multiply_each(a.mT, b, workspace.take("parts of a product", (len(a), *total.shape), left))
-        total += products.sum(0, dtype=dtype or total.dtype) if len(a) > 1 else products[0]
+        length = min(step, whole - start)
+        a, b = (x.narrow(-2, start, length).unflatten(-2, (-1, TOGETHER)) for x in (left, right))
+        total += product(a.mT, b).sum(-3, dtype=dtype or total.dtype)
     if whole < rows:
-        total += left[whole:].T @ right[whole:]
+        total += product(left.narrow(-2, whole, rows - whole).mT, right.narrow(-2, whole, rows - whole))

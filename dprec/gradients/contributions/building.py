@@ -57,7 +57,7 @@ def square(gradient: Tensor) -> Tensor:
     if rows.dtype != torch.float32 or not whole or not host_readable(rows):
         return _wide_square(rows)
     few = rows if whole == rows.shape[1] else rows[:, :whole]
-    squared = torch.linalg.vector_norm(few.view(rows.shape[0], whole // TERMS, TERMS), dim=2).double().square_().sum(1)
+    squared = _wide_square(torch.linalg.vector_norm(few.view(rows.shape[0], whole // TERMS, TERMS), dim=2))
     if few is not rows:
         squared += _wide_square(rows[:, whole:])
     if not math.isfinite(squared.sum()):  # squares of float32 overflow early
@@ -67,8 +67,8 @@ def square(gradient: Tensor) -> Tensor:
 
 
 def _wide_square(rows: Tensor) -> Tensor:
-    squared: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
-    return squared
+    norm = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norm.mul_(norm)
 
 
 def precision(contributions: Sequence[Contribution]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dprec.gradients.contributions.base import Contribution, Line, Places, Squar
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.look_ups import Rows
 from dprec_kernels.joint import Vectors
-from dprec_kernels.wide_sum import add_rows
+from dprec_kernels.wide_sum import add_product, add_rows
 
 
 @dataclass
@@ -46,6 +46,29 @@ class Dense(Contribution):
     def at_rows(self, ids: Tensor, users: int) -> Contribution:
         own = ids.flatten().expand(users, -1)
         return Rows(own, self.values.reshape(*own.shape, *self.values.shape[1 + ids.dim() :]))
+
+
+@dataclass
+class Stacked(Contribution):
+    """Gradients of several parameters of N numbers each, (n, N) in all, which are what is summed."""
+
+    values: Tensor  # (n, B, N)
+
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out += self.values[:, places].transpose(0, 1)
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        self.add_wide(out, weight)
+
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        each = weight.view(1, -1, 1).expand(len(self.values), -1, 1)
+        add_product(total.unsqueeze(1), each, self.values)
+
+    def forget(self, lost: Tensor) -> None:
+        self.values = zeroed(self.values, lost.expand(len(self.values), -1))
+
+    def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
+        return None if others else lambda: square(self.values.flatten(0, 1)).view(len(self.values), -1).sum(0)
 
 
 @dataclass

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, OfProducts, Places, SquaredNorms, all_of
-from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.base import Contribution, Line, OfProducts, Places, SquaredNorms, all_of, zeroed
 from dprec.gradients.contributions.look_ups import SharedRows
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Products
-from dprec_kernels.paths import on_card
 from dprec_kernels.products import add_products, multiply_each
-from dprec_kernels.wide_sum import add_product
-from dprec_kernels.workspace import workspace
+from dprec_kernels.wide_sum import add_product, lengths
 
 
 @dataclass
@@ -44,25 +41,19 @@ class Outer(OfProducts):
         plain = self.left.dtype == self.right.dtype == torch.float32
         return Products(self.left, self.right) if plain else None
 
-    def joined(self, others: Sequence[Outer]) -> Products:
+    def joined(self, others: Sequence[Outer]) -> Outer:
         """Return the maps of one weight as one, with the positions of all."""
-        return Products(*self._joined(others))
+        return Outer(*self._joined(others)) if others else self
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         """Linear maps of the same weight are one, with the positions of all."""
         maps = all_of(Outer, others)
         return None if maps is None else lambda: sample_norms.linear(*self._joined(maps))
 
-    def settled(self, others: Sequence[Contribution], name: str) -> Contribution | None:
-        """On long histories the users' gradients are smaller, and norm and sum need not multiply twice."""
-        maps = all_of(Outer, others) if others else []
-        if maps is None:
-            return None
-        left, right = self._joined(maps) if maps else (self.left, self.right)
-        if on_card(left) or sample_norms.prefers_gram(left.shape[1], left.shape[2], right.shape[2]):
-            return None
-        gradient = workspace.take(f"gradients of {name}", (left.shape[0], left.shape[2], right.shape[2]), left)
-        return Dense(multiply_each(left.mT, right, gradient))
+    @property
+    def is_smaller_built(self) -> bool:
+        """Whether, on long histories, the users' gradients are smaller, so that norm and sum multiply once."""
+        return not sample_norms.prefers_gram(self.left.shape[1], self.left.shape[2], self.right.shape[2])
 
     def transposed(self) -> Outer:
         return Outer(self.right, self.left)
@@ -75,3 +66,34 @@ class Outer(OfProducts):
             return self.left, self.right
         uses = (self, *others)
         return torch.cat([use.left for use in uses], 1), torch.cat([use.right for use in uses], 1)
+
+
+@dataclass
+class Maps(OfProducts):
+    """Several linear maps of the same sizes, each of a weight of its own: (n, o, i) in all."""
+
+    left: Tensor  # (n, B, T, o)
+    right: Tensor  # (n, B, T, i)
+
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out += (self.left[:, places].mT @ self.right[:, places]).transpose(0, 1)
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        self.add_wide(out, weight)
+
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        left = self.left * weight[:, None, None]
+        add_product(total, left.flatten(1, 2), self.right.flatten(1, 2))
+
+    def forget(self, lost: Tensor) -> None:
+        every = lost.expand(len(self.left), -1)
+        self.left, self.right = zeroed(self.left, every), zeroed(self.right, every)
+
+    def terms(self) -> Tensor:
+        return (lengths(self.left) * lengths(self.right)).sum((0, 2))
+
+    def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
+        if others:
+            return None
+        left, right = self.left.flatten(0, 1), self.right.flatten(0, 1)
+        return lambda: sample_norms.linear(left, right).view(len(self.left), -1).sum(0)

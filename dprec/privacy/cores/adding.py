@@ -40,7 +40,7 @@ class Adding:
         """Yield a micro-batch and what its users add, or that of each alone where the tape cannot tell them apart."""
         look = self.rules.look  # then rows are chosen from all micro-batches before any is clipped
         read = self.rules.read if self.rules.schedules else None
-        return recorded(self.parameters, self.losses, part, read=read, kept=look, alone=alone, unpadded=look)
+        return recorded(self.parameters, self.losses, part, read=read, alone=alone, unpadded=look)
 
     def clipped(self, pieces: Iterable[tuple[Any, Recorded]], alone: Alone) -> list[Tensor]:
         """Add what was recorded; return the users' losses."""
