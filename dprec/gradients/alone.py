@@ -47,6 +47,7 @@ class OneUser(Tape):
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], read: Read | None = None) -> None:
         super().__init__(parameters, users=1, read=read)
+        self._looked_up: set[int] = set()
 
     def rows(self, tensor: Tensor, operation: str, used: Tensor) -> int:
         """All of them are the one user's."""
@@ -60,7 +61,7 @@ class OneUser(Tape):
 
     def _reads(self, used: Tensor) -> bool:
         """Whether rows of it were looked up, which takes it out of autograd's graph."""
-        return id(used) in self._names and self._names[id(used)] in self._used
+        return id(used) in self._looked_up
 
     def backward(self, losses: Tensor, real: int | None = None) -> None:
         self._refuse_shape(losses)
@@ -95,6 +96,7 @@ class OneUser(Tape):
         if call is None:
             return NotImplemented
         ids = marked(call.ids.view_as(call.ids), 1)
+        self._looked_up.add(id(call.table))
         try:
             if call.given is None:
                 return RULES[Tensor.__getitem__].run(self, Tensor.__getitem__, (call.table, ids), {})

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dprec.gradients.layouts.layout import ATTRIBUTE, MIXED, WRITTEN, Layout
 from dprec.gradients.uses.expression import EXPRESSION
 from dprec.gradients.uses.low_precision import LOW
+from dprec.gradients.uses.registry import Way
 
 Form: TypeAlias = "tuple[Any, ...] | None"
 MOST = 1 << 13  # forms that are remembered
@@ -52,7 +53,7 @@ def form_of(function: Callable[..., Any], args: Any, kwargs: Any, users: int, pa
             if kind is nn.Parameter or (value.requires_grad and value.is_leaf):
                 form = (form, known, shape, dtype, id(value) in parameters)
             elif known is not None and known.rows and shape and shape[0] == users * known.rows:
-                form, by_user = (form, known.rows, shape[1:], dtype), True
+                form, by_user = (form, known.rows, shape[1:], dtype, value.requires_grad), True
             else:
                 form = (form, known, shape, dtype)
         elif kind is tuple:
@@ -71,26 +72,28 @@ class Decision(NamedTuple):
     kind: Any  # a type; None: the operation's rule runs
     layout: Layout | None = None
     shape: tuple[int, ...] = ()  # but the first dimension
+    dtype: torch.dtype | None = None
+    way: Way | None = None  # what the rule does of this form, where that is shorter than the rule
 
     def mark(self, result: Any, users: int) -> bool:
         """Give a result its layout; return False where it has another form than that of the first call."""
         if type(result) is not self.kind or self.layout is None:
-            return type(result) is self.kind
+            return type(result) is self.kind and (self.dtype is None or result.dtype is self.dtype)
         shape, rows = result.shape, self.layout.rows
-        if rows and (shape[:1] != (users * rows,) or shape[1:] != self.shape):
+        if result.dtype is not self.dtype or (rows and (shape[0] != users * rows or shape[1:] != self.shape)):
             return False
         result.__dict__[ATTRIBUTE] = self.layout
         return True
 
 
-BY_RULE = Decision(None)
 DECISIONS: dict[Form, Decision] = {}
 
 
 def decision_of(result: Any) -> Decision | None:
     """Return the decision behind what a call that wrote to nothing has returned; None of several results."""
     if type(result) is Tensor:
-        return Decision(Tensor, getattr(result, ATTRIBUTE, None), result.shape[1:] if result.dim() else ())
+        shape = result.shape[1:] if result.dim() else ()
+        return Decision(Tensor, getattr(result, ATTRIBUTE, None), shape, result.dtype)
     return Decision(type(result)) if type(result) in _PLAIN or type(result) is torch.Size else None
 
 

@@ -29,16 +29,17 @@ def tap(value: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
 
 def nodes(value: Tensor) -> set[Any]:
     """Return the nodes of autograd's graph that a backward pass from `value` runs; a tap's own anchor is none."""
-    waiting = [] if value.grad_fn is None else [value.grad_fn]
-    met: set[Any] = {*waiting}
     tapped = _Tap._backward_cls  # type: ignore[attr-defined]
-    for node in waiting:
-        for each, _ in node.next_functions:
-            if each is not None and each not in met:
-                met.add(each)
-                waiting.append(each)
-            if type(node) is tapped:
-                break  # the second is the anchor
+    found: set[Any] = {value.grad_fn} - {None}
+    met = found
+    while found:  # of what a tap follows from, the second is its anchor
+        found = {
+            each
+            for node in found
+            for each, _ in (node.next_functions[:1] if type(node) is tapped else node.next_functions)
+        } - met
+        found.discard(None)
+        met = met | found
     return met
 
 

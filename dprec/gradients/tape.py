@@ -11,11 +11,12 @@ What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `s
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
-from weakref import ref
 
+import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.utils._pytree import tree_leaves
@@ -23,7 +24,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients import operations  # noqa: F401  enters the rules
-from dprec.gradients.calls import BY_RULE, DECISIONS, decision_of, form_of, remember
+from dprec.gradients.calls import DECISIONS, Decision, decision_of, form_of, remember
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, without_padding
 from dprec.gradients.intercept import foreign_function, leaves, nodes, tap
@@ -45,13 +46,14 @@ from dprec.gradients.uses.expression import (
     sources_of,
 )
 from dprec.gradients.uses.low_precision import OwnPrecision
-from dprec.gradients.uses.registry import HINTS, MIXING, RULES, Uses
+from dprec.gradients.uses.registry import HINTS, MIXING, RULES, Uses, Way
 
 MESSAGE = "losses(batch) takes a backward pass by itself, whose gradients have no noise: return the losses alone"
 CHECKPOINT = (
     "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
     "not seen: leave it out and make micro-batches smaller"
 )
+SIZES = frozenset(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad"))
 Read: TypeAlias = "Callable[[Mapping[str, Tensor | None]], None]"  # of parameters, the ids read; None: all of one
 
 
@@ -79,16 +81,16 @@ class Tape(AsWritten):
         super().__init__()
         self.users = users
         self.parameters = dict(parameters)
-        self.contributions: dict[str, list[Contribution]] = {}
+        self.contributions: defaultdict[str, list[Contribution]] = defaultdict(list)
         self._read = read
         self._announced: dict[str, tuple[Tensor, int]] = {}  # ids ahead of their look-up, and their version then
-        self._used: set[str] = set()  # parameters whose contributions a rule makes
+        self.again: dict[Any, Way] = {}  # of a function, the shorter way of its rule for calls of the form that it runs
         self._names = {id(p): name for name, p in parameters.items()}
         self._precision = OwnPrecision(parameters)
+        self._device = next((p.device.type for p in parameters.values()), "cpu")
         layout.forget_writes()
         self._made: dict[Hashable, Tensor] = {}
-        # By the id of a tensor: the tensor, its version, its rows by user; weak, so that it keeps nothing alive.
-        self._by_user: dict[int, tuple[ref[Tensor], int, ref[Tensor]]] = {}
+        self._by_user: dict[int, tuple[Tensor, int, Tensor]] = {}  # a tensor, its version, its rows by user
         self._running = False  # whether a gradient that comes is of the tape's own backward pass
 
     def watch(self, batch: Any) -> None:
@@ -138,6 +140,7 @@ class Tape(AsWritten):
             self._finish()
             return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         finally:
+            self._by_user.clear()  # or a graph would hold the tape, and the tape the graph
             for name, parameter in self.parameters.items():
                 parameter.grad = held[name]
 
@@ -215,13 +218,13 @@ class Tape(AsWritten):
     def by_user(self, tensor: Tensor) -> Tensor:
         if tensor.is_inference():  # nothing tells whether it is changed later
             return by_user(tensor.clone(), self.users)
-        known = self._by_user.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == tensor._version:
-            same = known[2]()
-            if same is not None:
-                return same
+        place = id(tensor)
+        if place in self._by_user:
+            _, version, values = self._by_user[place]
+            if version == tensor._version:
+                return values
         values = by_user(tensor, self.users)
-        self._by_user[id(tensor)] = (ref(tensor), tensor._version, ref(values))
+        self._by_user[place] = tensor, tensor._version, values
         return values
 
     def record(self, output: Tensor, rows: int, uses: Uses, kept: Iterable[Tensor] = ()) -> Tensor:
@@ -230,28 +233,22 @@ class Tape(AsWritten):
         `kept` are the inputs the rules will read in the backward pass: they must not be changed until then.
         """
         tapped = tap(output, self.listener(uses, kept))
-        layout.mark(tapped, layout.of_users(rows))
+        tapped._dprec_layout = layout.of_users(rows)  # type: ignore[attr-defined]
         return tapped
 
     def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
         """Return the function that makes contributions of an output's gradient, and is called with it once."""
-        left: list[tuple[str | None, Tensor, Callable[[Tensor], Contribution]]] = []  # without a name: an expression
-        for used, make in uses:
-            name = self._names.get(id(used))
-            if name is not None:
-                self._used.add(name)
-            elif self.trainable(used):
-                kept = [*kept, used]
-                self._used.update(self._names[id(source)] for source in sources_of(used))
-            else:
-                continue
-            left.append((name, used, make))
-        versions = [(tensor, tensor._version) for tensor in kept]
-        heard = False
+        left: Sequence[tuple[str | None, Tensor, Callable[[Tensor], Contribution]]] = [
+            (self._names.get(id(used)), used, make) for used, make in uses
+        ]  # without a name: an expression
+        if None in [name for name, _, _ in left]:
+            left = [own for own in left if own[0] is not None or self.trainable(own[1])]
+            kept = [*kept, *(used for name, used, _ in left if name is None)]
+        versions: Sequence[tuple[Tensor, int]] = [(tensor, tensor._version) for tensor in kept]
 
         def receive(gradient: Tensor) -> None:
-            nonlocal heard
-            if heard:
+            nonlocal left, versions
+            if not left:
                 raise UncoveredUse("a second backward pass ran through a closed tape: call losses(batch) again")
             if not self._running:
                 raise self.asked_for_gradients(left[0][1])
@@ -263,18 +260,13 @@ class Tape(AsWritten):
                     )
             for name, used, make in left:
                 if name is not None:
-                    self._receive(name, make(gradient))
+                    self.contributions[name].append(make(gradient))
                 else:
                     for parameter, contribution in attributed(used, make(gradient), self.users):
-                        self._receive(self._names[id(parameter)], contribution)
-            heard = True
-            left.clear()  # frees what the rules kept
-            versions.clear()
+                        self.contributions[self._names[id(parameter)]].append(contribution)
+            left = versions = ()  # frees what the rules kept
 
         return receive
-
-    def _receive(self, name: str, contribution: Contribution) -> None:
-        self.contributions.setdefault(name, []).append(contribution)
 
     def without_gradient(self, output: Tensor, why: str) -> Tensor:
         def refuse(gradient: Tensor) -> None:
@@ -284,16 +276,21 @@ class Tape(AsWritten):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in SIZES:
+            return func(*args, **kwargs)
         transformed = peek_interpreter_stack() is not None
         form = None if transformed else form_of(func, args, kwargs, self.users, self._names)
         if form in DECISIONS:
-            self._precision.refuse(())
             decided = DECISIONS[form]
-            if decided is not BY_RULE:
+            if decided.kind is not None:
                 result = called(func, args, kwargs) if func in REPLACED else func(*args, **kwargs)
                 if not decided.mark(result, self.users):
+                    self._precision.refuse(())  # by an autocast of the losses' own it has another type
                     follow(func, args, kwargs, result, self.users, ())
                 return result
+            if decided.way is not None and self._read is None and not torch.is_autocast_enabled(self._device):
+                return decided.way(self, *args, **kwargs)
+            self._precision.refuse(())
             if self._read is None or RULES[func].announces:
                 result = RULES[func].run(self, func, args, kwargs)
                 if result is not NotImplemented:
@@ -335,10 +332,11 @@ class Tape(AsWritten):
         if any(value.is_complex() for value in used):
             entry = None  # gradients are kept as real numbers
         if entry is not None:
+            self.again.clear()
             result = entry.run(self, func, args, kwargs)
             if result is not NotImplemented:
                 self._refuse_lost(func, tensors, used[0], entry.exchanged)
-                remember(form, BY_RULE)
+                remember(form, Decision(None, way=self.again.get(func)))
                 return result
             for value in used:  # a look-up of another kind, which announced nothing
                 self.announce(value, None)

@@ -51,6 +51,7 @@ class PrivateGradient:
         self.cores = cores or OneCore()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._sums: dict[str, Tensor | RowSum] = {}
+        self._whole: list[Tensor] = []  # the memory of all that are dense, a vector on each device
         self._gradients: dict[str, Tensor] = {}  # what is released, in the parameters' precision
 
     def __call__(
@@ -75,7 +76,7 @@ class PrivateGradient:
         self.rules.refuse_others(parameters)
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
         adding = Adding(parameters, losses, mask_empty_histories(losses), sums, self.clipping, self.rules)
-        ahead = Ahead(self.step_noise.source, lambda: adding.dense.values())
+        ahead = Ahead(self.step_noise.source, lambda: self._whole)
         with self.rules.step():
             self.check.begin(Step(parameters, adding.losses, parts, alone))
             record()
@@ -92,13 +93,13 @@ class PrivateGradient:
             self.check.sums(sums)
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
-        ranks.sum_all_([total for total in sums.values() if isinstance(total, Tensor)])
+        ranks.sum_all_(self._whole)
         for total in sums.values():
             if isinstance(total, RowSum):
                 total.gather_(ranks)
         self.rules.merge(sums)
         rows: dict[str, tuple[Tensor, Tensor]] = {}
-        noisy, nothing = [], []
+        noisy, nothing = list(self._whole), []
         for name, total in sums.items():
             self.check.noising(name, total)
             if isinstance(total, RowSum):
@@ -106,7 +107,6 @@ class PrivateGradient:
                 if self.rules.noised_now(name):
                     noisy.append(rows[name][1])
             else:
-                noisy.append(total)
                 nothing += [total[row] for row in self.padding.get(name, ())]
         self.step_noise.source.add_all_(noisy, std, ahead)
         if nothing:
@@ -139,10 +139,10 @@ class PrivateGradient:
     def _release_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
         """Divide the sums that have their noise, and round them to their parameters' precision, all at once."""
         dense = {name: total for name, total in self._sums.items() if isinstance(total, Tensor)}
-        if not dense:
-            return
-        torch._foreach_div_(list(dense.values()), expected)
-        torch._foreach_copy_([self._gradients[name] for name in dense], list(dense.values()))
+        for whole in self._whole:
+            whole.div_(expected)
+        if dense:
+            torch._foreach_copy_([self._gradients[name] for name in dense], list(dense.values()))
         for name, total in dense.items():
             self.check.noised(name, total, expected, std)
             parameters[name].grad = self._gradients[name]
@@ -150,21 +150,24 @@ class PrivateGradient:
     def _cleared_sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | RowSum]:
         # Kept between steps: fresh memory is the most expensive thing on a small machine.
         if self._sums.keys() != parameters.keys():
-            self._sums = {name: self._empty_sum(name, p) for name, p in parameters.items()}
-            dense = [name for name, total in self._sums.items() if isinstance(total, Tensor)]
-            self._gradients = {name: torch.empty_like(parameters[name]).detach() for name in dense}
+            self._sums, self._whole, self._gradients = {}, [], {}
+            on_device: dict[torch.device, list[str]] = {}
+            for name, p in parameters.items():
+                self._sums[name] = RowSum(p.shape, p.dtype, p.device)
+                if not self.rules.over(name):
+                    self._gradients[name] = torch.empty_like(p).detach()
+                    on_device.setdefault(p.device, []).append(name)
+            for device, names in on_device.items():
+                sizes = [parameters[name].numel() for name in names]
+                self._whole.append(torch.empty(sum(sizes), dtype=torch.float64, device=device))
+                for name, own in zip(names, self._whole[-1].split(sizes), strict=True):
+                    self._sums[name] = own.view(parameters[name].shape)
+        for whole in self._whole:
+            whole.zero_()
         for total in self._sums.values():
             if isinstance(total, RowSum):
                 total.zero_()
-        whole = [total for total in self._sums.values() if isinstance(total, Tensor)]
-        if whole:
-            torch._foreach_zero_(whole)
         return self._sums
-
-    def _empty_sum(self, name: str, parameter: nn.Parameter) -> Tensor | RowSum:
-        if self.rules.over(name):
-            return RowSum(parameter.shape, parameter.dtype, parameter.device)
-        return torch.zeros_like(parameter, dtype=torch.float64).detach()
 
 
 def mask_empty_histories(losses: Losses) -> Losses:

@@ -86,6 +86,8 @@ def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, An
         )
     plain = {name: given[name] if given[name] is None else given[name].detach() for name in affine}
     output, moments = _with_moments(function, x, shape, plain, given["eps"])
+    if moments is not None and len(trained) == 2 and x.dtype == torch.float32:
+        tape.again[F.layer_norm] = _layer_norm_again
 
     def for_scale(gradient: Tensor) -> Contribution:
         if moments is None:
@@ -99,6 +101,28 @@ def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, An
 
     uses = [(given["weight"], for_scale), (given.get("bias"), for_shift)]
     return tape.record(output, rows, uses, kept=[x])
+
+
+def _layer_norm_again(
+    tape: Recorder,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Do the same for a layer norm of a form that was met before, on a CPU, with a trained scale and shift."""
+    output, mean, factor = torch.native_layer_norm(input, normalized_shape, weight.detach(), bias.detach(), eps)
+    positions = (tape.users, -1, *normalized_shape)
+
+    def for_scale(gradient: Tensor) -> Contribution:
+        normalised = (input.detach() - mean.detach()).mul_(factor.detach())
+        return over_positions(gradient.detach().reshape(positions), normalised.view(positions))
+
+    def for_shift(gradient: Tensor) -> Contribution:
+        return over_positions(gradient.detach().reshape(positions))
+
+    return tape.record(output, input._dprec_layout.rows, [(weight, for_scale), (bias, for_shift)], [input])  # type: ignore[attr-defined]
 
 
 def _with_moments(

@@ -42,10 +42,32 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
 
     uses = [(weight, for_weight), (bias, for_bias)]
     if x.requires_grad and torch.is_grad_enabled() and is_plain_affine(x, fixed, shift):
+        if of_weight and of_bias:
+            tape.again[F.linear] = _linear_again
         return marked(overheard_affine(x, fixed, shift, tape.listener(uses, [inputs])), rows)
     # In two dimensions, where the result owns its memory and may be changed in place.
     output = tape.record(affine(x.reshape(-1, x.shape[-1]), fixed, shift), rows, uses, [inputs])
     return marked(output.view(*x.shape[:-1], output.shape[-1]), rows)
+
+
+def _linear_again(tape: Recorder, input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Do the same for a plain call of a form that was met before, with a trained weight and bias."""
+    if not torch.is_grad_enabled():
+        return linear(tape, F.linear, (input, weight, bias), {})  # type: ignore[no-any-return]
+    inputs, users, own = tape.by_user(input), tape.users, input
+
+    def for_weight(gradient: Tensor) -> Contribution:
+        nonlocal own
+        own = by_user(gradient, users)
+        return Outer(own, inputs)
+
+    def for_bias(gradient: Tensor) -> Contribution:
+        return over_positions(own)
+
+    hear = tape.listener([(weight, for_weight), (bias, for_bias)], [inputs])
+    output = overheard_affine(input, weight.detach(), bias.detach(), hear)
+    output._dprec_layout = input._dprec_layout  # type: ignore[attr-defined]
+    return output
 
 
 @rule(torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__)

@@ -31,8 +31,10 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 def by_user(tensor: Tensor, users: int) -> Tensor:
     """Return (users, positions, features) of a tensor whose rows are in the users' order."""
-    tensor = at_least_float32(tensor.detach())
-    if tensor.dim() == 3 and tensor.shape[0] == users:
+    tensor = tensor.detach()
+    if tensor.dtype.itemsize < 4:
+        tensor = tensor.float()
+    if tensor.ndim == 3 and tensor.shape[0] == users:
         return tensor
     positions = tensor.numel() // max(1, users * tensor.shape[-1])
     return tensor.reshape(users, positions, tensor.shape[-1])

@@ -20,6 +20,7 @@ class Recorder(Protocol):
     """What a rule asks of the tape."""
 
     users: int
+    again: dict[Any, Any]  # a rule may leave here what it does for calls of its function and of the same form
 
     def __enter__(self) -> Any:
         """Enter again: a rule may be written with other operations, which have rules of their own."""
@@ -65,6 +66,7 @@ class Recorder(Protocol):
 
 Operation: TypeAlias = Callable[..., Any]
 Rule: TypeAlias = Callable[[Recorder, Operation, Any, Any], Any]  # (tape, operation, args, kwargs) -> result
+Way: TypeAlias = Callable[..., Any]  # (tape, *args, **kwargs) -> result
 SomeRule = TypeVar("SomeRule", bound=Rule)
 
 

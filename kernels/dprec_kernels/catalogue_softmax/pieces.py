@@ -53,7 +53,7 @@ def forward(
         return loss, log_total, slope, None
     counts = [part.stop - part.start for part in _parts(len(real), table.shape[0])]
     kept = room_for(counts, len(table), hidden) if keep else None
-    over = list(tiles(table.shape[0], counts[0]))
+    over = tiles(table.shape[0], counts[0])
     found = passes_over_items(hidden[real], table, target[real], padding, over, counts, kept)
     loss[real], log_total[real], slope[real] = found.loss, found.log_total, found.slope
     return loss, log_total, slope, None if kept is None else (kept, over, found)
@@ -83,9 +83,9 @@ def passes_over_items(
         shift, taken, squares = None, [], pairs[number] if pairs else ()
         for items, right, rows_of_tile, places in zip(tiles, columns, rows, targets[number], strict=True):
             if kept is not None and first < kept.positions:
-                scores = kept.tile(items, first, len(h))
+                scores = kept.tile(items, first, counts[number])
             else:
-                scores = workspace.take("scores", (len(h), items.stop - items.start), hidden)
+                scores = workspace.take("scores", (counts[number], items.stop - items.start), hidden)
             multiply(h, right, scores)
             leave_out(scores, items, padding, places)
             highest = scores.amax(1, keepdim=True)
@@ -208,7 +208,7 @@ def _parts(count: int, items: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
-def tiles(items: int, positions: int = PIECE // ITEMS) -> Iterator[slice]:
-    """Slices of the items: of so many positions their scores fit a cache."""
+def tiles(items: int, positions: int = PIECE // ITEMS) -> list[slice]:
+    """Return slices of the items: of so many positions their scores fit a cache."""
     step = min(max(ITEMS, PIECE // max(positions, 1) // ITEMS * ITEMS), MOST)
-    return (slice(start, min(start + step, items)) for start in range(0, items, step))
+    return [slice(start, min(start + step, items)) for start in range(0, items, step)]

@@ -35,11 +35,7 @@ class Pass:
     users: list[int]
     lengths: list[int]  # how many positions of each
     first: int = 0  # where they begin among the rows of all passes
-
-    @property
-    def count(self) -> int:
-        """Positions, and zeros behind them."""
-        return round_up(sum(self.lengths))
+    count: int = 0  # positions, and zeros behind them
 
     def add_places(self, places: list[int], width: int, nobodys: int) -> None:
         """Add where these positions lie among all users', of `width` each, and behind them nobody's."""
@@ -79,7 +75,7 @@ class UserSoftmaxes:
         """Add the gradient of Σ weight · loss, for weight (B, T), to `out` (items, d), which may be wider."""
         out.index_add_(0, self.target.flatten(), self.targets(weight).flatten(0, 1).to(out.dtype), alpha=-1.0)
         rights, kept = self._multipliers(weight), 0 if self.kept is None else self.kept.positions
-        for tile, (items, right) in enumerate(zip(self._tiles(), rights, strict=True)):
+        for tile, (items, right) in enumerate(zip(self._tiles, rights, strict=True)):
             if self.kept is not None:
                 add_product(out[items], self.kept.tile(items), right[:kept])
             for own in self.passes:
@@ -89,20 +85,20 @@ class UserSoftmaxes:
 
     def write_gradients(self, out: Tensor, places: slice | Tensor, weight: Tensor) -> None:
         """Overwrite out (b, items, d) with these users' own gradients, for weight (B, T)."""
-        users = places.tolist() if isinstance(places, Tensor) else range(len(weight))[places]
-        rights = self._multipliers(weight)
+        users = places.tolist() if isinstance(places, Tensor) else range(weight.shape[0])[places]
+        rights, tiles, kept = self._multipliers(weight), self._tiles, self.kept
         for gradient, user in zip(out.unbind(), users, strict=True):
             own, first, length = self.homes[user]
-            for tile, items in enumerate(self._tiles()):
-                if self.kept is not None and own.first < self.kept.positions:
-                    exponentials = self.kept.tile(items, first, length)
+            for tile, items in enumerate(tiles):
+                if kept is not None and own.first < kept.positions:
+                    exponentials = kept.tile(items, first, length)
                 else:
                     exponentials = self._again(own, tile, items)[first - own.first :][:length]
-                part = gradient if len(rights) == 1 else gradient[items]
+                part = gradient if len(tiles) == 1 else gradient[items]
                 multiply_each(exponentials.T, rights[tile][first : first + length], part)
         target, taken = self.target[places], self.targets(weight)[places]
-        if len(target) > 1:
-            target = target + torch.arange(0, len(target) * out.shape[1], out.shape[1], device=out.device).unsqueeze(1)
+        if out.shape[0] > 1:
+            target = target + torch.arange(0, out.shape[0] * out.shape[1], out.shape[1], device=out.device).unsqueeze(1)
         out.view(-1, out.shape[2]).index_add_(0, target.flatten(), taken.flatten(0, 1), alpha=-1.0)
 
     def targets(self, weight: Tensor) -> Tensor:
@@ -136,7 +132,8 @@ class UserSoftmaxes:
             for user, first, length in zip(own.users, accumulate(own.lengths, initial=0), own.lengths, strict=False)
         }
 
-    def _tiles(self) -> Iterator[slice]:
+    @cached_property
+    def _tiles(self) -> list[slice]:
         return pieces.tiles(len(self.table), WIDEST)
 
     def _again(self, own: Pass, tile: int, items: slice) -> Tensor:
@@ -164,7 +161,7 @@ def forward(
     # Whatever stands at a position without a target must not meet what is kept.
     hidden = hidden.masked_fill(~there.unsqueeze(2), 0.0)
     lengths = (there * torch.arange(1, width + 1, device=hidden.device)).amax(1).tolist() if width else []
-    parts = list(passes(lengths, width, len(table), width <= longest))
+    parts = passes(lengths, width, len(table), width <= longest)
     places: list[int] = []
     for own in parts:
         own.add_places(places, width, nobodys)
@@ -177,7 +174,7 @@ def forward(
     slope = hidden.new_zeros(nobodys + 1, dim)
     log_total.fill_(float("inf"))
     if parts:
-        counts, over = [own.count for own in parts], list(pieces.tiles(len(table), WIDEST))
+        counts, over = [own.count for own in parts], pieces.tiles(len(table), WIDEST)
         found.kept = room_for(counts, len(table), hidden)
         pairs = [] if products is None else [list(_pairs(own, products)) for own in parts]
         of_rows = pieces.passes_over_items(
@@ -210,8 +207,8 @@ def _pairs(own: Pass, products: Tensor) -> Iterator[tuple[slice, Tensor, list[in
         first = where.stop
 
 
-def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> Iterator[Pass]:
-    """Yield users who go through one pass, the longest first, of about so many positions as fit a cache.
+def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> list[Pass]:
+    """Return users who go through one pass, the longest first, of about so many positions as fit a cache.
 
     Products are taken of users of one length at a time, so lengths are `rounded` up, to at most `width`.
 
@@ -219,17 +216,18 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> Ite
     [([1, 2, 0], [9, 4, 3])]
     """
     most, own, taken = pieces.PIECE // min(pieces.MOST, items), Pass([], []), 0
+    found: list[Pass] = []
     each = [min(width, _rounded(length)) if rounded else max(1, length) for length in lengths]
     for user in sorted(range(len(each)), key=each.__getitem__, reverse=True):
         length = each[user]
         if taken and taken + length > most:
-            yield own
+            found.append(own)
             own, taken = Pass([], [], own.first + own.count), 0
         own.users.append(user)
         own.lengths.append(length)
         taken += length
-    if own.users:
-        yield own
+        own.count = round_up(taken)
+    return [*found, own] if own.users else found
 
 
 @cache

@@ -159,6 +159,8 @@ class _Affine(PlainFunction):
         (weight,) = ctx.saved_tensors  # type: ignore[attr-defined]
         if ctx.hear is not None:  # type: ignore[attr-defined]
             ctx.hear(gradient)  # type: ignore[attr-defined]
+        if not mkl_is_narrow():
+            return gradient @ weight, None, None, None
         rows = gradient.reshape(-1, weight.shape[0])
         by_torch = torch.is_grad_enabled() or not _faster(rows, weight)  # somebody may differentiate the gradient
         slope = rows @ weight if by_torch else _product(rows, weight)
