@@ -57,7 +57,7 @@ class FusedParameters:
             if whole.dim() > 1:
                 parts += [part.view(total.shape) for part, total in zip(whole.unbind(), own, strict=True)]
             else:
-                each = whole.split([total.numel() for total in own])
+                each = torch.split_with_sizes(whole, [total.numel() for total in own])
                 parts += [part.view(total.shape) for part, total in zip(each, own, strict=True)]
         for name in done.keys() - self._apart.keys():
             total = self.sums[name]
@@ -76,7 +76,7 @@ class FusedParameters:
                 continue
             if type(first) is Dense and not rest and _small(first, out):
                 small[name] = first.values.flatten(1) if first.values.dim() > 1 else first.values.unsqueeze(1)
-            elif type(first) is Outer and (maps := all_of(Outer, rest)) is not None and _is_plain(first):
+            elif type(first) is Outer and _is_plain(first) and (maps := all_of(Outer, rest)) is not None:
                 whole = first.joined(maps)
                 form = out.numel() if whole.is_smaller_built else (whole.left.shape, whole.right.shape)
                 alike.setdefault(form, {})[name] = whole

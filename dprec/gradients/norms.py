@@ -16,6 +16,9 @@ from torch import Size, Tensor
 from dprec.gradients.contributions.base import Contribution, SquaredNorms
 from dprec.gradients.contributions.building import BuiltAgain, built, precision, square
 from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.look_ups import Rows
+from dprec.gradients.contributions.outer import Outer
+from dprec.gradients.contributions.over_positions import OverPositions
 from dprec_kernels.paths import host_readable
 from dprec_kernels.wide_sum import WidePart
 
@@ -32,6 +35,12 @@ def unbuilt(contributions: Sequence[Contribution]) -> SquaredNorms | None:
         if known is not None:
             return known
     return None
+
+
+def must_be_built(contributions: Sequence[Contribution]) -> bool:
+    """Whether the users' gradients have to be built for their norms."""
+    alone = len(contributions) == 1 and type(contributions[0]) in (Dense, Outer, OverPositions, Rows)
+    return not alone and unbuilt(contributions) is None
 
 
 def built_once(uses: list[Contribution], users: int, shape: Size, room: int) -> list[Contribution]:

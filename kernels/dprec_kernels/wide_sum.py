@@ -116,7 +116,10 @@ def _add_parts(total: Tensor, left: Tensor, right: Tensor, most: int, dtype: tor
     step = TOGETHER * max(1, most)
     for start in range(0, whole, step):
         length = min(step, whole - start)
-        a, b = (x.narrow(-2, start, length).unflatten(-2, (-1, TOGETHER)) for x in (left, right))
-        total += product(a.mT, b).sum(-3, dtype=dtype or total.dtype)
+        a, b = (left, right) if length == rows else (left.narrow(-2, start, length), right.narrow(-2, start, length))
+        parts = product(a.unflatten(-2, (-1, TOGETHER)).mT, b.unflatten(-2, (-1, TOGETHER)))
+        total += parts.sum(-3, dtype=dtype or total.dtype)
     if whole < rows:
-        total += product(left.narrow(-2, whole, rows - whole).mT, right.narrow(-2, whole, rows - whole))
+        if whole:
+            left, right = left.narrow(-2, whole, rows - whole), right.narrow(-2, whole, rows - whole)
+        total += product(left.mT, right)

@@ -154,6 +154,8 @@ Form = TypeVar("Form", bound=Contribution)
 
 def all_of(form: type[Form], uses: Sequence[Contribution]) -> list[Form] | None:
     """Return the uses if every one of them has this form."""
+    if not uses:
+        return []
     found = [use for use in uses if isinstance(use, form)]
     return found if len(found) == len(uses) else None
 

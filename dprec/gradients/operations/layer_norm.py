@@ -113,14 +113,16 @@ def _layer_norm_again(
 ) -> Tensor:
     """Do the same for a layer norm of a form that was met before, on a CPU, with a trained scale and shift."""
     output, mean, factor = torch.native_layer_norm(input, normalized_shape, weight.detach(), bias.detach(), eps)
-    positions = (tape.users, -1, *normalized_shape)
+    users, shape = tape.users, tuple(normalized_shape)
+
+    def positions(each: Tensor) -> Tensor:
+        return each if each.shape[0] == users and each.ndim == 2 + len(shape) else each.reshape(users, -1, *shape)
 
     def for_scale(gradient: Tensor) -> Contribution:
-        normalised = (input.detach() - mean.detach()).mul_(factor.detach())
-        return over_positions(gradient.detach().reshape(positions), normalised.view(positions))
+        return over_positions(positions(gradient), positions((input - mean).mul_(factor)))
 
     def for_shift(gradient: Tensor) -> Contribution:
-        return over_positions(gradient.detach().reshape(positions))
+        return over_positions(positions(gradient))
 
     return tape.record(output, input._dprec_layout.rows, [(weight, for_scale), (bias, for_shift)], [input])  # type: ignore[attr-defined]
 

@@ -42,7 +42,7 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
 
     uses = [(weight, for_weight), (bias, for_bias)]
     if x.requires_grad and torch.is_grad_enabled() and is_plain_affine(x, fixed, shift):
-        if of_weight and of_bias:
+        if of_weight and of_bias and x.dtype == torch.float32:
             tape.again[F.linear] = _linear_again
         return marked(overheard_affine(x, fixed, shift, tape.listener(uses, [inputs])), rows)
     # In two dimensions, where the result owns its memory and may be changed in place.
@@ -58,7 +58,7 @@ def _linear_again(tape: Recorder, input: Tensor, weight: Tensor, bias: Tensor) -
 
     def for_weight(gradient: Tensor) -> Contribution:
         nonlocal own
-        own = by_user(gradient, users)
+        own = gradient if gradient.ndim == 3 and gradient.shape[0] == users else by_user(gradient, users)
         return Outer(own, inputs)
 
     def for_bias(gradient: Tensor) -> Contribution:

@@ -78,7 +78,7 @@ def passes_over_items(
     rows, targets = [table[items] for items in tiles], _places_of_targets(target, counts, tiles)
     columns, shifts = [each.T for each in rows], []
     begins = accumulate(counts, initial=0)
-    parts = zip(*(each.split(list(counts)) for each in (hidden, own, mean, rest)), strict=True)
+    parts = zip(*(torch.split_with_sizes(each, counts) for each in (hidden, own, mean, rest)), strict=True)
     for number, (first, (h, o, m, r)) in enumerate(zip(begins, parts, strict=False)):
         shift, taken, squares = None, [], pairs[number] if pairs else ()
         for items, right, rows_of_tile, places in zip(tiles, columns, rows, targets[number], strict=True):
@@ -120,7 +120,7 @@ def _places_of_targets(target: Tensor, counts: Sequence[int], tiles: Sequence[sl
     device = target.device
     row = torch.tensor(list(chain.from_iterable(map(range, counts))), device=device)
     if len(tiles) == 1:
-        return [(places,) for places in row.mul_(tiles[0].stop).add_(target).split(list(counts))]
+        return [(places,) for places in torch.split_with_sizes(row.mul_(tiles[0].stop).add_(target), counts)]
     step, last = tiles[0].stop, len(tiles) - 1
     tile = target.div(step, rounding_mode="floor")
     width = torch.where(tile == last, tiles[-1].stop - step * last, step)
@@ -128,7 +128,7 @@ def _places_of_targets(target: Tensor, counts: Sequence[int], tiles: Sequence[sl
     number = torch.tensor(list(chain.from_iterable(map(repeat, range(len(counts)), counts))), device=device)
     group = number.mul_(len(tiles)).add_(tile)
     sizes = torch.bincount(group, minlength=len(counts) * len(tiles)).tolist()
-    found = each[group.argsort(stable=True)].split(sizes)
+    found = torch.split_with_sizes(each[group.argsort(stable=True)], sizes)
     return [found[first : first + len(tiles)] for first in range(0, len(found), len(tiles))]
 
 

@@ -110,9 +110,7 @@ class UserSoftmaxes:
     def _multipliers(self, weight: Tensor) -> list[Tensor]:
         """Return of each tile (P, d) what exponentials are multiplied by."""
         if self.prepared is None or self.prepared[0] is not weight:
-            hidden = (
-                self._in_rows(self.hidden, 0.0) * self._in_rows(weight * (self.target != self.padding), 0.0)[:, None]
-            )
+            hidden = self._in_rows(self.hidden, 0.0) * self._in_rows(weight, 0.0)[:, None]
             factors = exp_(self.shifts - self._in_rows(self.log_total, float("inf")))
             taken = self.hidden * (weight * self.missed).unsqueeze(2)
             self.prepared = weight, [hidden * each.unsqueeze(1) for each in factors], taken
@@ -221,12 +219,13 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> lis
     for user in sorted(range(len(each)), key=each.__getitem__, reverse=True):
         length = each[user]
         if taken and taken + length > most:
+            own.count = round_up(taken)
             found.append(own)
             own, taken = Pass([], [], own.first + own.count), 0
         own.users.append(user)
         own.lengths.append(length)
         taken += length
-        own.count = round_up(taken)
+    own.count = round_up(taken)
     return [*found, own] if own.users else found
 
 

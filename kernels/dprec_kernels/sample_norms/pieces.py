@@ -12,7 +12,7 @@ from dprec_kernels.products import multiply_each, product
 from dprec_kernels.workspace import workspace
 
 PIECE = 1 << 17  # elements of the users' gradients built at once: 1 MB of float64 stays in the cache
-GRAM_PIECE = 1 << 17  # elements of their Gram matrices
+GRAM_PIECE = 1 << 19  # elements of their Gram matrices
 
 GRAM_COST = 2  # a product in the Gram form against one of the direct form; measured on a CPU
 FEW = 4  # reads that share their row are merged alone where they are at most one in so many; measured
