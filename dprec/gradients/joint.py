@@ -58,7 +58,7 @@ class FusedParameters:
                 parts += [part.view(total.shape) for part, total in zip(whole.unbind(), own, strict=True)]
             else:
                 each = torch.split_with_sizes(whole, [total.numel() for total in own])
-                parts += [part.view(total.shape) for part, total in zip(each, own, strict=True)]
+                parts += [part.view(t.shape) if t.ndim != 1 else part for part, t in zip(each, own, strict=True)]
         for name in done.keys() - self._apart.keys():
             total = self.sums[name]
             assert isinstance(total, Tensor)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
 
 from dprec.accounting.release import NoisySums
 from dprec.accounting.terms import Terms
@@ -191,8 +191,9 @@ class PrivateSteps:
     def _alone(self, part: Any, place: int) -> Any:
         return self._loading.alone(part, place, self._drawn.users)
 
-    def release(self, optimizer: Optimizer) -> None:
+    def release(self) -> None:
         """Let the optimizer step, by nothing but the gradient that was made private."""
+        optimizer = self.trained.optimizer
         self._refuse_changed_gradients()
         refuse_other_gradients(self.trained.module, optimizer, self._gradient.filled)
         self._unchanged.end()
@@ -203,6 +204,7 @@ class PrivateSteps:
         if self.run.steps >= self.last:
             self.run.rules.settle()  # nobody who looks at the model from now on has to ask for it
             self.end()
+        _densify(optimizer, trained_parameters(self.trained.module).values())
 
     def end(self) -> None:
         """End the processes that this one has forked: no step is left, or the run stops."""
@@ -222,3 +224,21 @@ class PrivateSteps:
         """Refuse what would make other gradients than those that are bounded."""
         refuse_less()
         refuse_gradient_hooks(self.trained.module)
+
+
+def _densify(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Make gradients of some rows whole, where the optimizer takes no others: the other rows' are 0."""
+    known = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse and not _takes_rows(optimizer, known[id(parameter)]):
+            parameter.grad = gradient.to_dense()
+
+
+def _takes_rows(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    if hasattr(optimizer, "step_rows") or isinstance(optimizer, SparseAdam):
+        return True
+    decays = bool(group.get("weight_decay"))
+    if type(optimizer) is SGD:
+        return not decays and not group["momentum"] and not group["maximize"]
+    return type(optimizer) is Adagrad and not decays and not group["maximize"]

@@ -23,7 +23,6 @@ from dprec.lightning import beside
 from dprec.privacy.steps import PrivateSteps
 from dprec.training.lightning_checks import refuse_hooks
 from dprec.training.micro_batches import Rows
-from dprec.training.script_checks import densify
 from dprec.training.step_order import PrivateGradients, StepOrder
 
 if TYPE_CHECKING:
@@ -98,12 +97,12 @@ class AutomaticStep:
         self._steps: PrivateSteps | None = None
         self._order: StepOrder | None = None
         strategy: Any = trainer.strategy
-        strategy.training_step, strategy.backward = self._training_step, self._backward
+        strategy.training_step, strategy.backward = self.training_step, self._backward
 
     def begin(self, steps: PrivateSteps) -> None:
         """Take the steps of this run from now on."""
         self._steps = steps
-        self._order = StepOrder(steps.trained.optimizer, self._release, steps.agree, by_closure=True)
+        self._order = StepOrder(steps.trained.optimizer, steps.release, steps.agree, by_closure=True)
 
     def leave(self) -> None:
         """Let Lightning call the module, and the optimizer step by any gradient, again."""
@@ -124,7 +123,7 @@ class AutomaticStep:
         """Refuse a batch whose gradient the optimizer did not take."""
         self._begun()[1].refuse_skipped()
 
-    def _training_step(self, batch: list[Any], *_: Any) -> Tensor:
+    def training_step(self, batch: list[Any], *_: Any) -> Tensor:
         """Make the private gradient; return the mean loss of the batch's users, which is not private, 0 of nobody."""
         steps, order = self._begun()
         order.filling()
@@ -144,11 +143,6 @@ class AutomaticStep:
         self._begun()[1].put_back()
         plugin.post_backward(loss, self._module)
         return loss
-
-    def _release(self) -> None:
-        steps, _ = self._begun()
-        steps.release(steps.trained.optimizer)
-        densify(steps.trained.optimizer, trained_parameters(self._module).values())
 
     def _begun(self) -> tuple[PrivateSteps, StepOrder]:
         if self._steps is None or self._order is None:

@@ -31,7 +31,7 @@ from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, TrainingTarget
 from dprec.training.loaders import private_loader
 from dprec.training.micro_batches import OfContent, moved
-from dprec.training.script_checks import densify, refuse_asking, refuse_losses, refuse_optimizer
+from dprec.training.script_checks import refuse_asking, refuse_losses, refuse_optimizer
 from dprec.training.step_order import PrivateGradients, StepOrder, identity, refuse_written
 
 _END = object()  # of a pass
@@ -279,9 +279,7 @@ class Training:
         return [id(table) for table in self.run.rules.owing.values()]
 
     def _release(self) -> None:
-        optimizer = self.trained.optimizer
-        cast(PrivateSteps, self._steps).release(optimizer)
-        densify(optimizer, trained_parameters(self.trained.module).values())
+        cast(PrivateSteps, self._steps).release()
 
     def _moved(self) -> None:
         cast(PrivateSteps, self._steps).agree()

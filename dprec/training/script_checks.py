@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from typing import Any
 
 from torch import nn
-from torch.optim import SGD, Adagrad, Optimizer, SparseAdam
+from torch.optim import Optimizer
 
 from dprec.contract import AsksOfAll, Losses, offers
 from dprec.errors import UserError
@@ -64,21 +62,3 @@ def refuse_asking(model: nn.Module) -> None:
         raise UserError(
             f"{type(model).__name__} looks at all data before training: train it with dprec.Privacy and a datamodule"
         )
-
-
-def densify(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Make gradients of some rows whole, where the optimizer takes no others: the other rows' are 0."""
-    known = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is not None and gradient.is_sparse and not _takes_rows(optimizer, known[id(parameter)]):
-            parameter.grad = gradient.to_dense()
-
-
-def _takes_rows(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    if hasattr(optimizer, "step_rows") or isinstance(optimizer, SparseAdam):
-        return True
-    decays = bool(group.get("weight_decay"))
-    if type(optimizer) is SGD:
-        return not decays and not group["momentum"] and not group["maximize"]
-    return type(optimizer) is Adagrad and not decays and not group["maximize"]

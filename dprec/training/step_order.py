@@ -131,17 +131,18 @@ class StepOrder:
                 raise UserError("optimizer.step(closure) asks for a loss of its own: call it without")
             if next(reversed(self._optimizer._optimizer_step_pre_hooks)) != self._hooks[0].id:
                 raise UserError("a step hook came after training.backward(batch): register it before")
-            self._let_go()
+            self.allow_step()
         return None
 
     def _after_closure(self, closure: Callable[[], Any]) -> Any:
         """Make the gradient, and whatever else a closure does; nothing comes between this and the optimizer's step."""
         with self._ending():
             loss = closure()
-            self._let_go()
+            self.allow_step()
         return loss
 
-    def _let_go(self) -> None:
+    def allow_step(self) -> None:
+        """Let the optimizer step by the private gradient as it was made."""
         if self.phase != "filled" or self._gradients is None:
             raise UserError(
                 "optimizer.step() without a private gradient: let Lightning call it, or training.step(batch), or call "

@@ -59,6 +59,7 @@ class UserSoftmaxes:
     shifts: Tensor  # (tiles, P): what was taken off the scores
     passes: list[Pass]
     kept: Kept | None  # exponentials of the first rows, where there was room
+    rows: Tensor  # (P, d): the hidden vector of each row, zero of nobody
     prepared: tuple[Tensor, list[Tensor], Tensor] | None = None  # for the last weight: factors and what targets lose
 
     def forget(self, lost: Tensor) -> None:
@@ -66,6 +67,7 @@ class UserSoftmaxes:
         self.prepared = self.kept = None
         self.shifts = self.shifts.masked_fill(self._in_rows(lost.unsqueeze(1).expand(self.target.shape), False), 0.0)
         self.hidden = self.hidden.masked_fill(lost.view(-1, 1, 1), 0.0)
+        self.rows = self._in_rows(self.hidden, 0.0)
         self.log_total = self.log_total.masked_fill(lost.unsqueeze(1), float("inf"))
         self.missed = self.missed.masked_fill(lost.unsqueeze(1), 0.0)
         if self.products is not None:
@@ -110,7 +112,7 @@ class UserSoftmaxes:
     def _multipliers(self, weight: Tensor) -> list[Tensor]:
         """Return of each tile (P, d) what exponentials are multiplied by."""
         if self.prepared is None or self.prepared[0] is not weight:
-            hidden = self._in_rows(self.hidden, 0.0) * self._in_rows(weight, 0.0)[:, None]
+            hidden = self.rows * self._in_rows(weight, 0.0).unsqueeze(1)
             factors = exp_(self.shifts - self._in_rows(self.log_total, float("inf")))
             taken = self.hidden * (weight * self.missed).unsqueeze(2)
             self.prepared = weight, [hidden * each.unsqueeze(1) for each in factors], taken
@@ -137,8 +139,7 @@ class UserSoftmaxes:
     def _again(self, own: Pass, tile: int, items: slice) -> Tensor:
         """Return exp(score - shift) of a pass, as the forward pass computed it."""
         rows = slice(own.first, own.first + own.count)
-        places, flat = self.order[rows], self.hidden.flatten(0, 1)
-        hidden = torch.cat([flat, flat.new_zeros(1, flat.shape[1])])[places]
+        places, hidden = self.order[rows], self.rows[rows]
         target = torch.cat([self.target.flatten(), self.target.new_full((1,), self.padding)])[places]
         scores = workspace.take("scores", (own.count, items.stop - items.start), hidden)
         multiply(hidden, self.table[items].T, scores)
@@ -165,9 +166,10 @@ def forward(
         own.add_places(places, width, nobodys)
     order = torch.tensor(places, dtype=torch.int64, device=hidden.device)
     products = hidden.new_zeros(users, width, width) if width <= longest else None
-    found = UserSoftmaxes(hidden, table, target, padding, hidden, hidden, products, order, hidden, parts, None)
+    found = UserSoftmaxes(hidden, table, target, padding, hidden, hidden, products, order, hidden, parts, None, hidden)
     wanted = found._in_rows(target, padding)
     found.order = order = order.where(wanted != padding, nobodys)
+    found.rows = found._in_rows(hidden, 0.0)
     loss, log_total, missed, total = torch.zeros(4, nobodys + 1, dtype=hidden.dtype, device=hidden.device).unbind()
     slope = hidden.new_zeros(nobodys + 1, dim)
     log_total.fill_(float("inf"))
@@ -176,7 +178,7 @@ def forward(
         found.kept = room_for(counts, len(table), hidden)
         pairs = [] if products is None else [list(_pairs(own, products)) for own in parts]
         of_rows = pieces.passes_over_items(
-            found._in_rows(hidden, 0.0), table, wanted, padding, over, counts, found.kept,
+            found.rows, table, wanted, padding, over, counts, found.kept,
             [[(where, squares) for where, squares, _ in each] for each in pairs],
         )  # fmt: skip
         for out, each in (
