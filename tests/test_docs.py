@@ -12,7 +12,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import yaml
 
+from dprec.cli.parser import DEFAULT_CLASSES, recipe_parser, trainer_class
 from dprec.data import Catalogue, Sequences
 from dprec.gradients.uses.registry import RULES
 from tests.commands.support import environment
@@ -164,6 +166,16 @@ def test_every_study_that_is_named_takes_its_words(document: Path) -> None:
     text = " ".join(document.read_text().split())
     for found in re.findall(r"`(python docs/studies/[^`]+)`", text):
         read(shlex.split(found))
+
+
+def test_keys_of_a_recipe_have_the_defaults_of_the_page() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (\S+) \| ", text, flags=re.MULTILINE))
+    known = recipe_parser({**DEFAULT_CLASSES, "trainer": trainer_class()}).get_defaults()
+    defaults = {key: known[key] for key in rows if not key.endswith(".class_path")}
+    defaults |= {f"{group}.class_path": kind.__name__ for group, kind in DEFAULT_CLASSES.items() if group != "privacy"}
+    assert len(rows) > 25
+    assert {key: yaml.safe_load(value.strip("`")) for key, value in rows.items()} == defaults
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
