@@ -66,7 +66,7 @@ def tiny(recipe: Path) -> list[str]:
     return [*options, "--trainer.max_steps", "2", "--trainer.enable_progress_bar", "false"]
 
 
-ALWAYS = ("quickstart", "movielens_dpformer", "clicks", "text_adafest")  # one for each class of data
+ALWAYS = ("quickstart", "clicks", "text_adafest")  # one for each class of data
 
 
 def marks(recipe: Path) -> list[pytest.MarkDecorator]:

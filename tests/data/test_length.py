@@ -13,7 +13,7 @@ DRAWS = PoissonBatches(users=100, expected_batch=8)
 
 
 def trainer(steps: int, epochs: int | None, **options: Any) -> Any:
-    usual = {"datamodule": None, "train_dataloader": SimpleNamespace(batch_sampler=DRAWS)}
+    usual = {"datamodule": None, "train_dataloader": SimpleNamespace(batch_sampler=DRAWS), "limit_train_batches": 1.0}
     return SimpleNamespace(max_steps=steps, max_epochs=epochs, estimated_stepping_batches=26, **usual | options)
 
 
