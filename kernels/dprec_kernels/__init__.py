@@ -5,7 +5,7 @@ that tests compare with, `pieces.py` the fast path in torch and numpy, for any d
 one, the kernel for a GPU. `paths.py` alone decides which of them a tensor takes, by its device and by whether the
 kernel can take it. So a new kernel is a `triton.py` with the functions of `pieces.py`, `paths.fast` in the
 `__init__.py` that calls them, and a launch in `docs/studies/gpu_compile.py`, by which it is compiled. Training
-calls it in `gradients`, `sparsity` and `noise`. `products`, `attention` and `exponentials` ask the faster of a CPU's
+calls it in `gradients`, `sparsity` and `noise`. `products` and `attention` ask the faster of a CPU's
 libraries, and `wide_sum` adds up in float64: their truth is torch's own. `recurrent` and `contribution_map` have no
 kernel, and call `pieces`; the kernel of `catalogue_softmax` takes all users at once, where its pieces take a few.
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from dprec_kernels.exponentials import exp_
 from dprec_kernels.products import openblas, openblas_is_faster
 from dprec_kernels.workspace import workspace
 
@@ -66,7 +65,7 @@ class _Attention(torch.autograd.Function):
         highest, total = query.new_empty(2, *query.shape[:-1], 1)  # apart: together, a low score would hide the total
         for own, scores in _scores(query, key, mask, scale):
             torch.amax(scores, -1, keepdim=True, out=highest[own])
-            exp_(scores.sub_(highest[own]))
+            scores.sub_(highest[own]).exp_()
             torch.sum(scores, -1, keepdim=True, out=total[own])
             openblas.product(scores, value[own], mixed[own]).div_(total[own])
         ctx.save_for_backward(query, key, value, mask, mixed, highest, total)  # type: ignore[arg-type]
@@ -81,7 +80,7 @@ class _Attention(torch.autograd.Function):
         scale: float = ctx.scale  # type: ignore[attr-defined]
         gradient = gradient if openblas.reads(gradient) else gradient.resolve_neg().contiguous()
         for own, scores in _scores(query, key, mask, scale):
-            chances, above = exp_(scores.sub_(highest[own])), gradient[own] / total[own]
+            chances, above = scores.sub_(highest[own]).exp_(), gradient[own] / total[own]
             openblas.product(chances.mT, above, for_value[own])
             slope = openblas.product(above, value[own].mT, workspace.take("slopes of attention", scores.shape, scores))
             slope.sub_((above * mixed[own]).sum(-1, keepdim=True)).mul_(chances)

@@ -39,6 +39,18 @@ def mkl_is_narrow() -> bool:
     return mkl_is_slow() and bool(wide())
 
 
+def round_up(count: int) -> int:
+    """Return of how many numbers, at least `count`, a CPU computes exponentials alike, however it divides them.
+
+    It takes 32 at a time, and those that are left over at the end of a thread's part by another function.
+
+    >>> round_up(1) % 32, round_up(0)
+    (0, 0)
+    """
+    step = 32 * torch.get_num_threads()
+    return -(-count // step) * step
+
+
 def _described() -> str:
     try:
         return Path("/proc/cpuinfo").read_text()

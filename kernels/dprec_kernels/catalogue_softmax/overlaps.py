@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax.users import UserSoftmaxes
-from dprec_kernels.exponentials import exp_, round_up
+from dprec_kernels.processor import round_up
 from dprec_kernels.products import product
 
 AT_ONCE = 1 << 16  # overlaps that fit a cache
@@ -55,7 +55,7 @@ def chances(softmaxes: UserSoftmaxes, items: Tensor) -> Tensor:
     # Padding has no chance, and its score is bounded by nothing: it must not reach the exponential.
     scores.masked_fill_((items == softmaxes.padding).unsqueeze(1), float("-inf"))
     scores.sub_(softmaxes.log_total.unsqueeze(2)).clamp_(max=0.0)  # none is above 1, however scores are rounded
-    exp_(room)
+    room.exp_()
     return scores
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax.kept import Kept, room_for
-from dprec_kernels.exponentials import exp_
 from dprec_kernels.products import add_multiplied, add_products, multiply
 from dprec_kernels.wide_sum import add_product
 from dprec_kernels.workspace import workspace
@@ -98,7 +97,7 @@ def passes_over_items(
                 m.mul_(rescale)
                 for where, products in squares:
                     rescale_pairs(products, rescale[where].view(*products.shape[:2], 1))
-            exp_(scores.sub_(shift))
+            scores.sub_(shift).exp_()
             r.add_(scores.sum(1, keepdim=True))
             add_multiplied(m, scores, rows_of_tile)
             taken.append(shift)
@@ -107,7 +106,7 @@ def passes_over_items(
                 add_products(products, each, each.mT)
         shifts.append(taken)
     last = torch.cat([taken[-1] for taken in shifts])
-    total = exp_(own - last).add_(rest)
+    total = (own - last).exp_().add_(rest)
     missed = rest / total
     log_total = total.log().add_(last)
     slope = mean.div_(total).addcmul_(missed, wanted, value=-1.0)
@@ -190,7 +189,7 @@ def as_chances(scores: Tensor, log_total: Tensor) -> Tensor:
     >>> as_chances(torch.tensor([1e9 + 64]), torch.tensor([1e9]))
     tensor([1.])
     """
-    return exp_(scores.sub_(log_total).clamp_(max=0.0))
+    return scores.sub_(log_total).clamp_(max=0.0).exp_()
 
 
 def leave_out(

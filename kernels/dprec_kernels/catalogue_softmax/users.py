@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dprec_kernels.catalogue_softmax import pieces
 from dprec_kernels.catalogue_softmax.kept import Kept, room_for
-from dprec_kernels.exponentials import exp_, round_up
+from dprec_kernels.processor import round_up
 from dprec_kernels.products import multiply, multiply_each
 from dprec_kernels.wide_sum import add_product
 from dprec_kernels.workspace import workspace
@@ -113,7 +113,7 @@ class UserSoftmaxes:
         """Return of each tile (P, d) what exponentials are multiplied by."""
         if self.prepared is None or self.prepared[0] is not weight:
             hidden = self.rows * self._in_rows(weight, 0.0).unsqueeze(1)
-            factors = exp_(self.shifts - self._in_rows(self.log_total, float("inf")))
+            factors = (self.shifts - self._in_rows(self.log_total, float("inf"))).exp_()
             taken = self.hidden * (weight * self.missed).unsqueeze(2)
             self.prepared = weight, [hidden * each.unsqueeze(1) for each in factors], taken
         return self.prepared[1]
@@ -145,7 +145,7 @@ class UserSoftmaxes:
         multiply(hidden, self.table[items].T, scores)
         met = ((target >= items.start) & (target < items.stop)).nonzero().squeeze(1)
         pieces.leave_out(scores, items, self.padding, met * scores.shape[1] + target[met] - items.start)
-        return exp_(scores.sub_(self.shifts[tile, rows].unsqueeze(1)))
+        return scores.sub_(self.shifts[tile, rows].unsqueeze(1)).exp_()
 
 
 def forward(
