@@ -29,7 +29,7 @@ from dprec.sparsity.rows import row_rules
 from dprec.training.callback import Privacy
 from dprec.verify.in_double import InDouble
 from dprec.verify.one_share import BrokenPromise
-from tests.models.zoo import ITEMS, MODELS, batch_for, dual_encoder, transformer
+from tests.models.zoo import MODELS, batch_for, dual_encoder, transformer
 from tests.privacy import support
 from tests.privacy.private_steps import People, Steps
 
