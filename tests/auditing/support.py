@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -18,6 +18,7 @@ from dprec.auditing.planted import CanariedSequences, Canaries, marked
 from dprec.gradients import norms
 from dprec.gradients.contributions import Contribution, Rows
 from dprec.noise.gaussian import Ahead, GaussianNoise
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.training.callback import Privacy
 from dprec_kernels import sample_norms
 from tests.models.zoo import ITEMS, LENGTH, Zoo
@@ -104,14 +105,24 @@ def norm_without_cross_terms() -> AbstractContextManager[Any]:
     return mock.patch.object(norms, "squared_norms", squared_norms)
 
 
-def noise_on_touched_rows_only() -> AbstractContextManager[Any]:
+@contextmanager
+def noise_on_touched_rows_only() -> Iterator[None]:
     """An engine whose tables get noise where somebody's gradient is not zero: embedding-aware noise."""
-    honest = GaussianNoise.add_all_
+    honest, release, before = GaussianNoise.add_all_, PrivateGradient._release_dense, list[Tensor]()
 
     def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
-        still = [(t == 0).all(1) if t.dim() == 2 else torch.zeros(len(t), dtype=torch.bool) for t in tensors]
+        before[:] = [tensor.clone() for tensor in tensors]
         honest(self, tensors, std, ahead)
-        for tensor, rows in zip(tensors, still, strict=True):
-            tensor[rows] = 0.0
 
-    return mock.patch.object(GaussianNoise, "add_all_", add_all_)
+    def _release_dense(self: PrivateGradient, *rest: Any) -> None:
+        for total in self._sums.values():
+            if isinstance(total, Tensor) and total.dim() == 2:  # a part of the one vector that all dense sums are
+                untouched = before[0].as_strided(total.shape, total.stride(), total.storage_offset()) == 0
+                total[untouched.all(1)] = 0.0
+        release(self, *rest)
+
+    with (
+        mock.patch.object(GaussianNoise, "add_all_", add_all_),
+        mock.patch.object(PrivateGradient, "_release_dense", _release_dense),
+    ):
+        yield
