@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.paths import host_readable
-from dprec_kernels.products import add_summed, product
+from dprec_kernels.products import add_summed, multiply_each, product
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
@@ -117,7 +117,9 @@ def _add_parts(total: Tensor, left: Tensor, right: Tensor, most: int, dtype: tor
     for start in range(0, whole, step):
         length = min(step, whole - start)
         a, b = (left, right) if length == rows else (left.narrow(-2, start, length), right.narrow(-2, start, length))
-        parts = product(a.unflatten(-2, (-1, TOGETHER)).mT, b.unflatten(-2, (-1, TOGETHER)))
+        a, b = a.unflatten(-2, (-1, TOGETHER)), b.unflatten(-2, (-1, TOGETHER))
+        memory = workspace.take("parts of a product", (*a.shape[:-2], *total.shape[-2:]), left)
+        parts = multiply_each(a.mT, b, memory)
         total += parts.sum(-3, dtype=dtype or total.dtype)
     if whole < rows:
         if whole:
