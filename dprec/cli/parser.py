@@ -64,7 +64,9 @@ def recipe_parser(classes: Mapping[str, type]) -> jsonargparse.ArgumentParser:
     """
     parser = jsonargparse.ArgumentParser(prog="dprec fit", exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action=jsonargparse.ActionConfigFile, help="A recipe: YAML or JSON.")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of initial weights; without privacy, of dropout, too.")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="Seed of initial weights; without privacy, of dropout, too."
+    )
     parser.add_argument("--name", type=str | None, default=None, help="Name of the run.")
     parser.add_argument("--out", type=str | None, default=None, help="Run folder.")
     parser.add_argument(
