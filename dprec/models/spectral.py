@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from dprec.accounting.release import ExactSums, Release
 from dprec.data.draws.batch import RankingBatch
 from dprec.models.base import at_last
 from dprec.models.described import DescribedRecommender
-from dprec.models.items.discriminant import DiscriminantItems, leading_release, more_release
+from dprec.models.items.discriminant import DiscriminantItems, again_release, leading_release, more_release
 from dprec.models.items.repeats import Repeats, repeat_release
 from dprec.models.items.spectral import SpectralItems, spectral_releases
 from dprec.models.items.succession import step_release
@@ -45,6 +45,8 @@ class Spectral(DescribedRecommender):
         step_share: of `lead_share`'s kind of ranking: part for which item comes right after which. Pairs that stand out
             then have their share of the chances after an item. 0 does not ask.
         more_share: part for a larger count of that, if the first stands out, and else for the histories.
+        again_share: of `lead_share`'s kind of ranking: part for a second count of items, if the mean item has less than
+            three times the noise of the first, and else for the histories.
         noise_share: items are described only while at most this share of them is expected to be noise alone.
         repeat_share: part for how often users meet an item again, and how soon; items that a user met are then scored
             by it. 0 scores them as if they were new, which ranks them high: for rankings that leave them out.
@@ -69,14 +71,23 @@ class Spectral(DescribedRecommender):
         noise_share: float = 1.0,
         step_share: float = 0.0,
         more_share: float = 0.0,
+        again_share: float = 0.0,
         repeat_share: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(items, **options)
-        refuse_unless(lead_share > 0 or step_share == more_share == 0, "step_share", step_share, "0 without lead_share")
+        for name, share in (("step_share", step_share), ("more_share", more_share), ("again_share", again_share)):
+            refuse_unless(lead_share > 0 or share == 0, name, share, "0 without lead_share")
         own = (items, top, rank, window, decay, damping, recent, frequency_share, pair_share, clear, noise_share)
         self.described = (
-            DiscriminantItems(*own, lead_share=lead_share, shrink=shrink, step_share=step_share, more_share=more_share)
+            DiscriminantItems(
+                *own,
+                lead_share=lead_share,
+                shrink=shrink,
+                step_share=step_share,
+                more_share=more_share,
+                again_share=again_share,
+            )
             if lead_share
             else SpectralItems(*own)
         )
@@ -93,10 +104,15 @@ class Spectral(DescribedRecommender):
             ("lead_share", leading_release),
             ("step_share", step_release),
             ("more_share", more_release),
+            ("again_share", again_release),
             ("repeat_share", repeat_release),
         )
         others = [release(arguments[share]) for share, release in asked if arguments.get(share)]
         return *spectral_releases(arguments["frequency_share"], arguments["pair_share"]), *others
+
+    @property
+    def findings(self) -> Sequence[str]:
+        return getattr(self.described, "findings", ())
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)

@@ -169,7 +169,7 @@ class Experiment:
         write_json(run.metrics, report)
         self.folder = run
         table = self.task.table(results, f"{self.name}: {self.task.size(self.data)}")
-        said = [self.task.verdict(results), self.task.warning(results)]
+        said = [self.task.verdict(results), self.task.warning(results), *getattr(self.model, "findings", ())]
         show(console, table, said, report, run, self.steps)
         return report
 

@@ -97,6 +97,16 @@ def test_the_larger_share_goes_to_what_the_first_look_found(often: float, follow
     assert bool((described.succession.chance > 0).any()) is follows
 
 
+@pytest.mark.parametrize(("noise_std", "hidden"), [(0.5, False), (60.0, True)])
+def test_items_are_counted_again_where_noise_hides_them(noise_std: float, hidden: bool) -> None:
+    model, sums = Spectral(ITEMS, top=ITEMS, rank=4, max_length=12, again_share=0.05, **SHARES), Asked(noise_std)
+    model.prepare(Data(walks(0.0)), sums)
+    assert (dict(sums.names)["item frequencies, or histories before items"] == ITEMS) is hidden
+    assert sorted(name for name, _ in sums.names) == sorted(release.what for release in model.releases)
+    assert model.findings[0].startswith(f"5% of the budget went to {'counting items again' if hidden else 'the hist'}")
+    assert len(model.findings) == 2
+
+
 @pytest.mark.parametrize("often", [0.5, 0.0])
 def test_every_sum_is_asked_once_and_moved_by_at_most_one(often: float) -> None:
     model, sums = prepared(often)
@@ -153,8 +163,8 @@ def test_shares_that_do_not_fit_are_refused(wrong: dict[str, float]) -> None:
 
 
 def test_a_plan_without_data_knows_all_releases() -> None:
-    model = Spectral(ITEMS, repeat_share=0.02, **SHARES)
-    assert Spectral.releases_of({"repeat_share": 0.02, **SHARES}) == model.releases
+    model = Spectral(ITEMS, again_share=0.05, repeat_share=0.02, **SHARES)
+    assert Spectral.releases_of({"again_share": 0.05, "repeat_share": 0.02, **SHARES}) == model.releases
 
 
 def test_steps_are_counted_among_items_that_enough_users_met() -> None:

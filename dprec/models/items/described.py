@@ -59,8 +59,7 @@ class DescribedItems(nn.Module):
 
     def choose(self, histories: Histories, sums: ExactSums) -> tuple[np.ndarray, np.ndarray]:
         """Choose the items; return everybody's place (items,), and the popularity of the n chosen ones (n,)."""
-        counts = sums(self.frequencies, self.items, histories.users, item_counts(histories))
-        std = sums.std(self.frequencies)
+        counts, std = self.count(histories, sums)
         counts[0] = -np.inf
         chosen = self._clear(counts, std)
         place = np.full(self.items, self.top)
@@ -72,6 +71,11 @@ class DescribedItems(nn.Module):
         with torch.no_grad():
             self.bias.fill_(NOBODY)[: len(chosen)] = torch.from_numpy(np.log(popularity / popularity.sum()))
         return place, popularity
+
+    def count(self, histories: Histories, sums: ExactSums) -> tuple[np.ndarray, float]:
+        """Return how many users have each item (items,), as released, and the noise in it."""
+        counts = sums(self.frequencies, self.items, histories.users, item_counts(histories))
+        return counts, sums.std(self.frequencies)
 
     def describe(self, vectors: np.ndarray) -> None:
         """Set the vectors of the n chosen items, (n, r) of at most `rank` numbers."""

@@ -19,14 +19,17 @@ from torch import Tensor
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
-from dprec.models.items.described import user_events
+from dprec.models.items.described import item_counts, user_events
 from dprec.models.items.spectral import MIX, SpectralItems
-from dprec.models.items.succession import CLEAR, FIRST, Steps, Succession, step_release, steps, together
+from dprec.models.items.succession import CLEAR, FIRST, LEAST, Steps, Succession, step_release, steps, together
 from dprec.models.learning.learner import refuse_unless
+
+BEFORE = "the histories before items"
 
 # Chosen on validation items of MovieLens-1M and Amazon Games at ε = 1 and 5 (docs/dpformer.md).
 CORE = 0.75  # pairs describe the n most popular items while these have at least CORE · noise · √n
 LARGEST = 2000  # items that pairs describe: time grows with the third power
+PLAIN = 3.0  # standard deviations of the first count's noise that the mean item has: then it is counted but once
 LATE = 0.3  # an event counts more the later it comes: its place in the history to this power
 NEAR, FAR, SHARP = 0.6, 0.85, 0.7  # a history fades by the first for one part, SHARP of it, by the second for the rest
 COUNT = 0.3  # what an event adds to its item's count, beside a history of length 1
@@ -45,6 +48,11 @@ def leading_release(lead_share: float) -> Release:
     return Release("histories before items", lead_share)
 
 
+def again_release(again_share: float) -> Release:
+    """How many users saw each item once more where noise hides it, else more of the histories before items."""
+    return Release("item frequencies, or histories before items", again_share)
+
+
 def more_release(more_share: float) -> Release:
     """More of the steps from item to item where they say something, else of the histories before items."""
     return Release("steps, or histories before items", more_share)
@@ -59,20 +67,29 @@ class DiscriminantItems(SpectralItems):
         shrink: how far an item's mean is drawn to what is expected of it where noise hides it.
         step_share: part of the budget for which item comes right after which; 0 does not ask.
         more_share: part for more of that, if it says something, or else for more of the histories.
+        again_share: part for a second count of items, if the mean item has less than three times the noise of the
+            first, or else for more of the histories; 0 does not ask.
     """
 
     edge = EDGE
 
     def __init__(
-        self, *arguments: Any, lead_share: float, shrink: float = 1.0, step_share: float = 0.0, more_share: float = 0.0
+        self,
+        *arguments: Any,
+        lead_share: float,
+        shrink: float = 1.0,
+        step_share: float = 0.0,
+        more_share: float = 0.0,
+        again_share: float = 0.0,
     ) -> None:
         super().__init__(*arguments)
-        rest = 1 - self.frequencies.share - self.pairs.share
+        refuse_unless(again_share >= 0, "again_share", again_share, "0 or more")
+        rest = 1 - self.frequencies.share - self.pairs.share - again_share
         refuse_unless(
             0 < lead_share < rest,
             "lead_share",
             lead_share,
-            "a number above 0 that frequency_share and pair_share leave",
+            "a number above 0 that frequency_share, pair_share and again_share leave",
         )
         refuse_unless(0 <= shrink <= 1, "shrink", shrink, "a number from 0 to 1")
         refuse_unless((step_share > 0) == (more_share > 0), "more_share", more_share, "it and step_share, or neither")
@@ -85,6 +102,9 @@ class DiscriminantItems(SpectralItems):
         )
         self.leads = leading_release(lead_share)
         self.steps = [step_release(step_share), more_release(more_share)] if step_share else []
+        self.again = again_release(again_share) if again_share else None
+        self.counted_again = False
+        self.findings: list[str] = []
         self.succession = Succession(self.items) if step_share else None
         self.shrink = shrink
         self.ranked: Tensor
@@ -92,11 +112,26 @@ class DiscriminantItems(SpectralItems):
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        return *super().releases, self.leads, *self.steps
+        return *super().releases, self.leads, *self.steps, *([self.again] if self.again else [])
 
     @property
     def compared(self) -> Tensor:
         return self.ranked
+
+    def count(self, histories: Histories, sums: ExactSums) -> tuple[np.ndarray, float]:
+        counts, std = super().count(histories, sums)
+        self.counted_again, self.findings = False, []
+        if self.again is None:
+            return counts, std
+        mean = counts[1:].mean()
+        self.counted_again = bool(mean < PLAIN * std)
+        if std:
+            times = f"the mean item's count is {mean / std:.1f} times its noise, {PLAIN:.0f} is clear"
+            self._spent(self.again, "counting items again" if self.counted_again else BEFORE, times)
+        if not self.counted_again:
+            return counts, std
+        more = sums(self.again, self.items, histories.users, item_counts(histories))
+        return together(counts, std, more, sums.std(self.again))
 
     def prepare(self, histories: Histories, sums: ExactSums) -> None:
         place, popularity = self.choose(histories, sums)
@@ -117,6 +152,8 @@ class DiscriminantItems(SpectralItems):
             return found.reshape(n, r + 1)
 
         found, noise = leads(self.leads), sums.std(self.leads)
+        if self.again is not None and not self.counted_again:
+            found, noise = together(found, noise, leads(self.again), sums.std(self.again))
         ranking = discriminant(found, noise, vectors, popularity, self.shrink)
         if self.succession is not None:
             first, more = self.steps
@@ -131,6 +168,9 @@ class DiscriminantItems(SpectralItems):
                 return sums(release, size, histories.users, steps(histories, of_these, len(ids))).reshape(len(ids), -1)
 
             look = Steps(counted(first), sums.std(first), popularity[among], part, ranking.after(among))
+            if look.noise_std:
+                sure = f"pairs of items in a row exceed chance by {look.sure():.1%} of steps, {LEAST:.0%} is clear"
+                self._spent(more, "counting these" if look.stand_out() else BEFORE, sure)
             if look.stand_out():
                 both = together(look.found, look.noise_std, counted(more), sums.std(more))
                 self.succession.set(ids, Steps(*both, look.popularity, part, look.chances).following())
@@ -141,6 +181,9 @@ class DiscriminantItems(SpectralItems):
         self.ranked.zero_()[:n, :r] = torch.from_numpy(ranking.compared / MIX)
         with torch.no_grad():
             self.bias[:n] = torch.from_numpy(ranking.bias)
+
+    def _spent(self, release: Release, on: str, because: str) -> None:
+        self.findings.append(f"{release.share:.0%} of the budget went to {on}: {because}")
 
     def core(self, popularity: np.ndarray, noise_std: float) -> np.ndarray:
         """Return the places, ascending, of the items that pairs describe: at least two.

@@ -44,13 +44,17 @@ class Steps:
     part: float  # of the popularity of all items that a model describes, that of these n together
     chances: np.ndarray  # (n, n), of the second right after the first as a model gives them without this count
 
-    def stand_out(self) -> bool:
-        """Whether items follow each other so often that it is worth counting how often."""
+    def sure(self) -> float:
+        """Return by how much pairs that are sure exceed their expectation, as a part of all steps."""
         n, total = len(self.found), self.found.sum()
         if total < 2 * n * self.noise_std or total <= 0:
-            return False
+            return 0.0
         chance = n**2 * (1 - ndtr(SURE)) * (SURE + 1 / SURE) * self.noise_std  # what noise alone adds up to, about
-        return bool(self._exceeding(SURE).sum() - chance >= LEAST * total)
+        return float(max(self._exceeding(SURE).sum() - chance, 0.0) / total)
+
+    def stand_out(self) -> bool:
+        """Whether items follow each other so often that it is worth counting how often."""
+        return self.sure() >= LEAST
 
     def following(self) -> np.ndarray:
         """Return the chance (n, n) of the second item right after the first, where the count is clear; else 0."""

@@ -120,6 +120,11 @@ class Learner(LightningModule):
         """What a guarantee takes as public because of the model's settings, beside what the data assumes."""
         return ()
 
+    @property
+    def findings(self) -> Sequence[str]:
+        """What `prepare` chose because of released sums, a line each; shown after the run that asked for them."""
+        return ()
+
     def prepare(self, data: Any, sums: ExactSums) -> None:
         """Before the first step of a run, set the model's buffers from `sums` over a datamodule's training data."""
 
