@@ -112,7 +112,8 @@ class Spectral(DescribedRecommender):
 
     @property
     def findings(self) -> Sequence[str]:
-        return getattr(self.described, "findings", ())
+        found: Sequence[str] = getattr(self.described, "findings", ())
+        return found
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)
