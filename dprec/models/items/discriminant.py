@@ -126,7 +126,7 @@ class DiscriminantItems(SpectralItems):
         mean = counts[1:].mean()
         self.counted_again = bool(mean < PLAIN * std)
         if std:
-            times = f"the mean item's count is {mean / std:.1f} times its noise, {PLAIN:.0f} is clear"
+            times = f"the mean item's count is {mean / std:.1f} times its noise; below {PLAIN:.0f} it counts again"
             self._spent(self.again, "counting items again" if self.counted_again else BEFORE, times)
         if not self.counted_again:
             return counts, std
@@ -169,7 +169,9 @@ class DiscriminantItems(SpectralItems):
 
             look = Steps(counted(first), sums.std(first), popularity[among], part, ranking.after(among))
             if look.noise_std:
-                sure = f"pairs of items in a row exceed chance by {look.sure():.1%} of steps, {LEAST:.0%} is clear"
+                sure = (
+                    f"{look.sure():.1%} of steps follow the item before beyond chance; they count from {LEAST:.0%} on"
+                )
                 self._spent(more, "counting these" if look.stand_out() else BEFORE, sure)
             if look.stand_out():
                 both = together(look.found, look.noise_std, counted(more), sums.std(more))
