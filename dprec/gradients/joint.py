@@ -51,8 +51,10 @@ class FusedParameters:
         """Add sums that are `done`, and those that stand for several parameters, to those of each parameter."""
         totals, parts = [], []
         for name, own in self._apart.items():
-            whole = done.get(name, self.sums[name])
+            whole = self.sums[name]
             assert isinstance(whole, Tensor)
+            if name in done:
+                whole = done[name].view(whole.shape)
             totals += own
             if whole.dim() > 1:
                 parts += [part.view(total.shape) for part, total in zip(whole.unbind(), own, strict=True)]
