@@ -1,4 +1,4 @@
-"""A command line: recipes, ``--key value`` overrides of their settings, and the command's own options."""
+"""A command line: recipes, also those that come with dprec, ``--key value`` overrides, and a command's options."""
 
 from __future__ import annotations
 

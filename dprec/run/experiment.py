@@ -134,8 +134,8 @@ class Experiment:
                 "continue it on several with --resume"
             )
         device = trainer.strategy.root_device
-        console.print(said_of(device), soft_wrap=True)
         if checkpoint is None or checkpoint["dprec"]["step"] < self.steps:
+            console.print(said_of(device), soft_wrap=True)
             self._fit(trainer, run, resume=checkpoint is not None)
             steps, seconds = trainer.global_step, save.seconds
         else:  # it stopped after its last step: only the evaluation remains

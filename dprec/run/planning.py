@@ -1,4 +1,4 @@
-"""What settings and data make of a run before it starts: batch, steps, sizes of the model, and the guarantee."""
+"""What settings and data make of a run before it starts: items, batch, steps, sizes of the model, guarantee."""
 
 from __future__ import annotations
 

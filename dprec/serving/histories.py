@@ -1,4 +1,4 @@
-"""Histories of raw ids, one a line, as a command reads them."""
+"""Histories that somebody asks about: raw ids, or events with what is known of each, alone or one a line of a file."""
 
 from __future__ import annotations
 

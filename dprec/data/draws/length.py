@@ -1,4 +1,4 @@
-"""How long a run is, in steps."""
+"""How long a run is, in steps, and from which of them on its loader draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The items that can be recommended: raw ids as in the data, and the numbers that a model uses for them."""
+"""The items that can be recommended, by raw ids and by numbers, and the histories that a filter leaves of a log."""
 
 from __future__ import annotations
 

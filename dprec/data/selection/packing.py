@@ -1,4 +1,4 @@
-"""From users to padded batches: length-sorted micro-batches under a token budget."""
+"""From users to padded batches under a token budget, and which users to rank where all would take too long."""
 
 from __future__ import annotations
 

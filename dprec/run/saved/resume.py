@@ -1,4 +1,4 @@
-"""Continues a run with the settings of its start, and refuses other settings and other data.
+"""Continues a run with the settings of its start; refuses other settings, other data, and code that nobody trusts.
 
 What the guarantee rests on is compared by `accounting/unchanged`, also where a script resumes.
 """

@@ -1,4 +1,4 @@
-"""One choice of rows: what it may look at, what it has to pay, and what it may return."""
+"""One choice of rows: what it may look at, what it pays and may return, and rows that a model declares to change."""
 
 from __future__ import annotations
 
