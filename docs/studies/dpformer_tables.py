@@ -23,6 +23,7 @@ import study
 from dprec.errors import UserError
 from study import Row
 
+Table = list[list[str]]
 DATA = {"movielens": "MovieLens-1M", "games": "Amazon Games"}
 MODELS = {
     "spectral_former": "SpectralFormer",
@@ -89,49 +90,69 @@ PAPER = {
     ("lstm", "games"): ((1.19, 2.46), (1.23, 2.46), (1.34, 2.51)),
 }
 MASKED, ALL = ("ndcg@10", "hit@10"), ("ndcg@10/all", "hit@10/all")
-RANKED = "All items ranked; models of this package that are not listed have the figures above"
 BARS = ("discriminant", "spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
 CURVES = {"dpformer": "with Re-Attention", "transformer": "without"}
 COLUMNS = {"data": "data", "model": "model", **{f"{epsilon:g}": f"ε = {epsilon:g}" for epsilon in SHOWN}}
+LISTED = (
+    "discriminant", "spectral", "spectral_former", "als", "dpformer_popular", "dpformer", "transformer",
+    "transformer_untied", "gru", "lstm",
+)  # fmt: skip
 HEAD = """\
-# Results of private recommenders
+# Results
 
-This page has results on MovieLens-1M and Amazon Games, beside the figures of the DPFormer paper, and at its end those
-of `recipes/sequences.yaml` on eight logs.
+Which private recommender ranks best at your ε, and how long does it train? This page compares models on MovieLens-1M
+and Amazon Games, and recipes on eight logs.
 
-- **Split.** A user's last item is the target; the model trains on all others (`data.validation: false`). Curves show
-  the test. δ is 1 / users.
-- **Ranking.** The model ranks all items; ties count against it. The paper does not say whether it masks the items that
-  a user has seen. On MovieLens-1M that nearly doubles most figures, so both are given.
-- **Cells** hold NDCG@10 / HIT@10 in %: mean±sample standard deviation over seeds, and the number of seeds.
-- **Budget.** One ε pays for item frequencies, item selection, co-occurrence and training. Settings were chosen by hand
-  on the same data, as in the paper; ε does not cover that.
-- **GRU and LSTM** have a skip connection around the cell. The paper's do not, as in the rows without the shortcut.
-- **DPFormer** used an earlier definition of p ([dpformer.md](dpformer.md#re-attention)). `SpectralFormer` is DPFormer
-  from a spectral start ([dpformer.md](dpformer.md#models-without-a-trained-item-table)).
-- **Spectral, by the histories before items** used an earlier rule of how many items pairs describe.
+- **Figures** are NDCG@10 in %: mean±sample standard deviation over seeds, and in brackets the number of seeds.
+- **Split.** The last item of each user is the target. The model trains on all others (`data.validation: false`).
+- **Ranking.** Each model ranks all items, and ties count against it. *Masked* leaves out items that the user has seen.
+- **Budget.** One ε pays for all that a run releases; δ is 1 / users. Settings were chosen by hand on the same data, as
+  in the paper; ε does not cover that.
 
-This command writes the page and its pictures from finished runs, one object a line:
+This command writes the page from finished runs, and prints HIT@10 and further variants:
 
     python docs/studies/dpformer_tables.py --runs {runs} --document {document}
-
-`--runs runs/mine --cells movielens_spectral_former@5 --seeds 3` first trains missing runs in that folder;
-`--keep docs/measured/dpformer.jsonl` adds them to the file. A cell is a recipe in `recipes/`, or one with other
-options, at an ε.
+"""
+MODELS_DIFFER = """\
+- *In the paper* is DPFormer's paper (Ding et al., 2023), which does not say whether it masks seen items.
+- *By the histories before items* is `recipes/movielens_discriminant.yaml` and `games_discriminant.yaml`. It used an
+  earlier rule of how many items pairs describe.
+- DPFormer used an earlier estimate of how many users read an item.
+- GRU and LSTM have a skip connection around the cell, the paper's have none. Without it, ours have 2.1 to 2.3 on
+  MovieLens-1M and 1.4 to 1.6 on Games.
+- [dpformer.md](dpformer.md) explains the models, [papers.md](papers.md) the differences from the papers.
 """
 
+UNMASKED = """\
+## With seen items ranked, too
+
+Read this table if your users come back to items. On MovieLens-1M nobody rates a film twice, so masking nearly doubles
+most figures. The first model ranks seen items last by itself.
+
+"""
+COST = """\
+## Steps and time
+
+Median over all ε, of one thread of an AMD EPYC or an Intel Xeon that did other work, too.
+
+"""
 EIGHT = """\
 ## Eight logs
 
 NDCG@10 in % on validation items, seen items masked. The last column is the geometric mean of the gains over popularity,
-where all eight logs were measured. A cell is one run. Those of `sequences` on succession are the mean of three, which
-differ by at most 1.2. The row that counts items once has the settings of before, on lastfm, drift and bots at ε = 1 and
-5 the mean of two, on succession at ε = 5 of three.
-`sequences` was chosen on these logs, the Transformers by hand on MovieLens-1M and Games. The last four logs are
-invented; `docs/studies/eight_logs.py` says what each has. Empty cells were not measured.
+where all eight logs were measured. Empty cells were not measured. The last four logs are invented
+(`docs/studies/eight_logs.py`). `sequences` was chosen on these logs, the Transformers on MovieLens-1M and Games.
 
     python docs/studies/eight_logs.py invent logs
     python docs/studies/eight_logs.py train logs docs/measured/eight_logs.jsonl --recipes sequences --epsilons 1 5 10
+
+Cells are single runs, except these:
+
+| row | log | mean of |
+|---|---|---|
+| `sequences` | succession | three runs, which differ by at most 1.2 |
+| `sequences, counting items once` (settings of before) | succession, ε = 5 | three |
+| the same | lastfm, drift and bots, ε = 1 and 5 | two |
 
 """
 
@@ -239,7 +260,7 @@ def of(runs: Sequence[Row], *cell: Any) -> list[Row]:
     return [run for run in runs if run["cell"] == name]
 
 
-def figures(runs: Sequence[Row], keys: tuple[str, str]) -> str:
+def figures(runs: Sequence[Row], keys: Sequence[str]) -> str:
     """
     >>> runs = [{"n": 0.09, "h": 0.17}, {"n": 0.10, "h": 0.19}]
     >>> figures(runs, ("n", "h")), figures(runs[:1], ("n", "h"))
@@ -255,21 +276,16 @@ def figures(runs: Sequence[Row], keys: tuple[str, str]) -> str:
     return f"{' / '.join(parts)} ({len(runs)})"
 
 
-def grid(runs: Sequence[Row], data: str, keys: tuple[str, str] = MASKED) -> list[list[str]]:
-    """Return a data set's table: a model, then its figures at each ε; under each model those of the paper.
-
-    Of all items ranked it leaves out models whose figures are those with seen items masked.
-    """
+def grid(runs: Sequence[Row], data: str, keys: Sequence[str] = MASKED, models: Sequence[str] = (*MODELS,)) -> Table:
+    """Return a data set's table: a model, then its figures at each ε; under each model those of the paper."""
     lines = []
-    for model, name in MODELS.items():
+    for model in models:
         cells = [figures(of(runs, data, model, epsilon), keys) for epsilon in SHOWN]
-        masked = [figures(of(runs, data, model, epsilon), MASKED) for epsilon in SHOWN]
-        if any(cells) and (keys == MASKED or cells != masked):
-            lines.append([name, *cells])
-        if keys == MASKED and (model, data) in PAPER:
-            lines.append(
-                [f"{name}, in the paper", "", *("{:.2f} / {:.2f}".format(*pair) for pair in PAPER[model, data])]
-            )
+        if any(cells):
+            lines.append([MODELS[model], *cells])
+        if (model, data) in PAPER:
+            papers = [" / ".join(f"{value:.2f}" for value in own[: len(keys)]) for own in PAPER[model, data]]
+            lines.append([f"{MODELS[model]}, in the paper", "", *papers])
     return lines
 
 
@@ -279,42 +295,50 @@ def show(runs: Sequence[Row]) -> None:
 
 
 def document(runs: Sequence[Row], page: Path, places: Sequence[Path]) -> None:
-    """Write the page, and its pictures beside it."""
+    """Write the page, and the pictures in the folder beside it."""
     parts = [HEAD.format(runs=",".join(place.as_posix() for place in places), document=page.as_posix())]
     for data, name in DATA.items():
-        for title, keys in ((f"## {name}\n\nSeen items masked", MASKED), (RANKED, ALL)):
-            heads = [["model", *(f"ε = {epsilon:g}" for epsilon in SHOWN)], ["---"] * (1 + len(SHOWN))]
-            lines = [f"| {' | '.join(line)} |" for line in [*heads, *grid(runs, data, keys)]]
-            parts.append(f"{title}:\n\n" + "\n".join(lines))
-    for name, (title, picture) in PICTURES.items():
+        heads = ["model", *(f"ε = {epsilon:g}" for epsilon in SHOWN)]
+        parts.append(f"## {name}\n\nSeen items masked:\n\n" + markdown(heads, grid(runs, data, MASKED[:1], LISTED)))
+    for name, (_, picture) in PICTURES.items():
         if name != "tuning" or tuned(runs):
-            file = page.parent / "measured" / f"dpformer_{name}.png"
-            picture(runs, file)
-            parts.append(f"![{title}](measured/{file.name})")
-    parts += [cost(runs), EIGHT + "\n".join(eight_logs.lines(page.parent / "measured" / "eight_logs.jsonl"))]
-    page.write_text("\n\n".join(part.strip() for part in parts if part) + "\n", encoding="utf-8", newline="\n")
+            picture(runs, page.parent / "measured" / f"dpformer_{name}.png")
+    parts += [MODELS_DIFFER, f"![{PICTURES['models'][0]}](measured/dpformer_models.png)", unmasked(runs), cost(runs)]
+    parts.append(EIGHT + "\n".join(eight_logs.lines(page.parent / "measured" / "eight_logs.jsonl")))
+    page.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8", newline="\n")
+
+
+def markdown(heads: Sequence[str], lines: Table) -> str:
+    """
+    >>> print(markdown(["model", "ε = 5"], [["GRU", "9.06"]]))
+    | model | ε = 5 |
+    | --- | --- |
+    | GRU | 9.06 |
+    """
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *lines])
+
+
+def unmasked(runs: Sequence[Row]) -> str:
+    """Return NDCG@10 with all items ranked, at the least and the largest ε of the paper."""
+    cells = [(data, epsilon) for data in DATA for epsilon in (EPSILONS[0], EPSILONS[-1])]
+    lines = [[MODELS[model], *(figures(of(runs, data, model, at), ALL[:1]) for data, at in cells)] for model in LISTED]
+    return UNMASKED + markdown(["model", *(f"{DATA[data]}, ε = {epsilon:g}" for data, epsilon in cells)], lines)
 
 
 def cost(runs: Sequence[Row]) -> str:
     """Return the steps and the seconds of each model: the median over its runs at every ε."""
-    lines = [
-        "## Steps and time",
-        "",
-        "Median over all ε, of one thread of an AMD EPYC or an Intel Xeon that did other work, too.",
-        "",
-    ]
-    lines += [f"| cell | {' | '.join(f'{name}: steps | seconds' for name in DATA.values())} |", "|---|---|---|---|---|"]
     plain = [run for run in runs if not Cell.read(run["cell"]).tuned]
-    for model in MODELS:
+    lines = []
+    for model in LISTED:
         found = [[run for run in plain if run["cell"].startswith(f"{data}_{model}@")] for data in DATA]
-        if any(found):
-            each = [
-                statistics.median_low(run[key] for run in own) if own else None
-                for own in found
-                for key in ("steps", "seconds")
-            ]
-            lines.append(f"| `{model}` | {' | '.join('' if one is None else f'{one:,.0f}' for one in each)} |")
-    return "\n".join(lines)
+        each = [
+            f"{statistics.median_low(run[key] for run in own):,.0f}" if own else ""
+            for own in found
+            for key in ("steps", "seconds")
+        ]
+        lines.append([MODELS[model], *each])
+    heads = ["model", *(f"{name}: {key}" for name in DATA.values() for key in ("steps", "seconds"))]
+    return COST + markdown(heads, lines)
 
 
 def bars(runs: Sequence[Row], file: Path) -> None:
