@@ -7,6 +7,15 @@ moves them by c_s = Σ_t≥s η_t (1 - β) β^(t-s) / (1 - β^t) in units of its
 √(Σ c_s²). With `share_rate` the items' rows take plain steps, and their error is σC/B · rate · √(Σ f_t²) / divisor,
 where f_t is the schedule. Definition 5.1 has σC/(B p) of one step instead, where p is the share of users whose sequence
 holds the item.
+
+What Re-Attention brings, measured with `dprec.fit` at ε = 5, from popularity: NDCG@10 / HIT@10 in %, seen items masked.
+
+    MovieLens-1M, seed 0   10.38 / 18.69   without (`--model.error_scale 0`) 10.07 / 18.29
+    Games, seed 0           3.93 / 7.27    without                            3.45 / 6.37
+    Games, seed 1           3.92 / 7.30    without                            3.57 / 6.59
+
+An `error_scale` of 150 would fit the network's weights. It lowers NDCG@10 from 10.38 to 4.58 % (MovieLens-1M, seed 0).
+On MovieLens-1M at ε = 5, `fade` and `dim: 32` raised the mean of five seeds from 6.82 to 8.88 %.
 """
 
 from __future__ import annotations
