@@ -8,7 +8,15 @@ value at place p with chance ∝ 1/p. Means of many records are drawn without th
 Risks: a record shows one of twenty values; value j has chance 2^-j and a click with odds e^2 or e^-2, alternating. Some
 value is always so rare that the regulariser hides it, so the bias falls like λ, the worst case of the theory.
 
-Clicks: a million hashed features. Every method has the setting that is best on the test days.
+Clicks: a million hashed features. Every method has the setting that is best on the test days. DP-SGD had batches of
+4,096 and 16,384; larger ones may improve it.
+
+Found, in docs/measured/convex.json and convex_descent.json: the projection's error falls with exponent -0.55 from 1,000
+to 32,000 records and -0.99 beyond ten million. Recovery has 0.97 to 0.87 of its error where no entry is large, but
+there the answer 0 is nearer than both; where some entries are large, projection is 1.4 to 1.6 times better. Excess
+risks at d = 100,000 fall with exponents -0.51 and, with δ = 0, -0.33; theory has -1/2 and -1/3. Descent's risk falls
+with -0.63 (theory: -1/2; w = 0 has 0.328), its gradient's norm for a loss that is not convex with -0.36 (theory: -1/4).
+With ε = 1, δ = 1/n² and n = 1,024 the ledger allows about 230,000 steps; the paper's filter stops after 134 on average.
 """
 
 from __future__ import annotations
