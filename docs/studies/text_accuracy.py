@@ -2,6 +2,10 @@
 
 A stand-in for fine-tuning a language model. A small encoder is trained without privacy on generated texts that count as
 public, and saved. Then it is trained privately on other generated texts, in which other rare words speak for a class.
+
+From random weights, with privacy, BERT learned nothing (accuracy 0.498; 0.955 without), since it reads the class from
+the first token. `recipes/text_adafest.yaml`, whose ModernBERT takes the mean over all tokens, had 0.848 and 0.851 in
+two runs: 17,948 generated texts, 175 steps, ε = 8, 22 times fewer numbers with noise than DP-SGD.
 """
 
 from __future__ import annotations

@@ -3,6 +3,14 @@
 Users, items and titles are invented: users stay in a genre, and a title has words of its genre and words of any. A
 fifth of the items is in no event of training. What is predicted are users' events of these items, among all items and
 among the new ones alone.
+
+One run, 20,000 users and 600 items; NDCG@10 and HIT@10 among the new items, then of all items:
+
+    TextItems, ε = ∞       0.223  0.620    0.0123  0.056
+    TextItems, ε = 8       0.218  0.620    0.0157  0.074
+    TextItems, untrained   0.048  0.219    0.0111  0.057
+    Transformer, ε = ∞     0.043  0.194    0.0000  0.000
+    chance                 0.050  0.212    0.0100  0.047
 """
 
 from __future__ import annotations
