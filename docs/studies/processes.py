@@ -1,5 +1,8 @@
 """The same private steps in one process and in two: how many users a second, and what the work and the exchange cost.
 
+On two idle cores of an Intel Xeon, in three runs, one process trained 2,102 to 2,160 users a second and two 2,786 to
+3,085: 1.45, 1.30 and 1.42 times as many. The two cores share one memory.
+
 Runs take turns, each of processes with one thread that gloo connects. All draw the same users. Both times, the clock's
 and the processors', are only true where nothing else is at work.
 """
