@@ -35,7 +35,7 @@ def user_gradients(model: Any, batch: Any) -> dict[str, Tensor]:
 
     with (
         mock.patch("dprec.models.base.catalogue_softmax", reference.catalogue_softmax),
-        mock.patch("tests.models.zoo.catalogue_softmax", reference.catalogue_softmax),
+        mock.patch("tests.zoo.recommenders.catalogue_softmax", reference.catalogue_softmax),
         mock.patch("torch.nn.functional.embedding_bag", plain_bag),
     ):
         if any(isinstance(part, (nn.RNNBase, nn.RNNCellBase)) for part in module.modules()):

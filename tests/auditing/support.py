@@ -21,8 +21,8 @@ from dprec.noise.gaussian import Ahead, GaussianNoise
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.training.callback import Privacy
 from dprec_kernels import sample_norms
-from tests.models.zoo import ITEMS, LENGTH, Zoo
 from tests.privacy.support import trainer
+from tests.zoo.recommenders import ITEMS, LENGTH, Zoo
 
 Broken = Callable[[], AbstractContextManager[Any]]
 

@@ -7,7 +7,7 @@ import torch
 from dprec.auditing.planted import PUSH, CanariedSequences, Canaries, Marked, marked, own_state
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
-from tests.models.zoo import LENGTH, Zoo
+from tests.zoo.recommenders import LENGTH, Zoo
 
 FEW = Canaries(occurrences=(1, 4), each=3, references=100, coins=40, length=6, seed=5)
 PLANTED = 3 * (1 + 4) + 2 * 40

@@ -5,8 +5,7 @@ The author of a model is honest and can be wrong: docs/privacy.md has the list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -472,13 +471,3 @@ def test_a_loader_that_standardises_over_the_batch_is_refused() -> None:
 
 
 # Steps that are not one a batch, and weights that something else moves.
-
-
-@contextmanager
-def refuses(said: str) -> Iterator[None]:
-    with pytest.raises(UserError, match=said):
-        yield
-
-
-def skip(training: Any, batch: Any) -> None:
-    pass

@@ -15,8 +15,8 @@ from dprec.checks.fixed_draws import drawn
 from dprec.checks.same_draws import SameDraws
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
-from tests.models.zoo import ITEMS, Zoo
 from tests.privacy.private_steps import look_at
+from tests.zoo.recommenders import ITEMS, Zoo
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "gumbel_softmax": lambda h: F.gumbel_softmax(h, tau=0.7),

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from torch import Tensor
 
 from dprec.audit import main as audit
 from dprec.distributed.first import NUMBERS
@@ -91,19 +90,3 @@ def saved_steps(run: Path) -> int:
     assert sum(event["count"] for event in saved["guarantee"]["events"]) == saved["step"]
     steps: int = saved["step"]
     return steps
-
-
-def parameters(run: Path) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = read_checkpoint(run / "checkpoints/last.ckpt")["state_dict"]
-    return found
-
-
-def ended(processes: list[int]) -> bool:
-    return not any(map(alive, processes))
-
-
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -22,8 +22,8 @@ from dprec.sparsity.rows.kinds import Strategy
 from tests.device.pretend import DEVICE, LAUNCHED, interpreted
 from tests.device.steps import Steps
 from tests.device.test_sums import moved
-from tests.models.zoo import MODELS, batch_for
 from tests.sparsity.support import Bags, Run, users
+from tests.zoo.recommenders import MODELS, batch_for
 
 # What each model's step launches beside the noise.
 SOFTMAX = {

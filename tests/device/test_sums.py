@@ -9,23 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from dprec.gradients.clipping import Clipping
-from dprec.gradients.parameters import trained_parameters
 from dprec.gradients.uses.batches import batch_tensors
 from tests.device.pretend import DEVICE
 from tests.kernels.interpreter import INTERPRETED
-from tests.models.zoo import MODELS, batch_for
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import clipped_sums, off
+from tests.zoo.recommenders import MODELS, batch_for
 
 pytestmark = [pytest.mark.usefixtures("by_kernels"), pytest.mark.full]
-
-
-def clipped_sums(model: Any, batch: Any) -> tuple[dict[str, Tensor], Tensor]:
-    parameters = trained_parameters(model)
-    sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
-    return sums, add_clipped(sums, parameters, model.losses, batch, Clipping()).norms
 
 
 def moved(batch: Any) -> Any:
@@ -55,8 +47,7 @@ def _off(name: str, precision: str, seed: int) -> float:
         return torch.autocast(device, torch.bfloat16) if precision == "bf16-mixed" else nullcontext()
 
     with mixed("cpu"):
-        exact, _ = clipped_sums(copy.deepcopy(model), batch)
+        exact = clipped_sums(copy.deepcopy(model), [batch], Clipping())
     with mixed(DEVICE.type):
-        found, _ = clipped_sums(model.to(DEVICE), moved(batch))
-    off = torch.stack([(found[name].cpu() - exact[name]).norm() for name in exact]).norm()
-    return float(off / torch.stack([total.norm() for total in exact.values()]).norm())
+        found = clipped_sums(model.to(DEVICE), [moved(batch)], Clipping())
+    return off({name: total.cpu() for name, total in found.items()}, exact)

@@ -17,7 +17,7 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
 from tests.device.pretend import DEVICE, OnPretend
 from tests.device.test_sums import moved
-from tests.models.zoo import MODELS, batch_for
+from tests.zoo.recommenders import MODELS, batch_for
 
 pytestmark = [pytest.mark.usefixtures("by_kernels"), pytest.mark.full]
 USERS = 7

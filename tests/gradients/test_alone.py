@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec import private
-from dprec.errors import MixedUsers, UncoveredUse, UserError
+from dprec.errors import UserError
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
 from dprec.models.learning.optimizers import SGD
 from dprec.sparsity import AdaFEST, LazyDP
-from tests.gradients.forms import Product
 from tests.one_micro_batch import add_clipped
+from tests.zoo.forms import Product
 
 USERS, LENGTH, ITEMS, DIM = 6, 5, 11, 4
 
@@ -29,31 +29,6 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 def distances(x: Tensor, weight: Tensor) -> Tensor:
     return torch.cdist(x, weight)
-
-
-def time_first(x: Tensor, weight: Tensor) -> Tensor:
-    return F.linear(x.transpose(0, 1), weight).transpose(0, 1)
-
-
-def dispatched(x: Tensor, weight: Tensor) -> Tensor:
-    out = torch.zeros_like(x)
-    for expert, there in enumerate((x[..., 0] > 0, x[..., 0] <= 0)):
-        out[there] = x[there] @ (weight if expert else weight.T)
-    return out
-
-
-def changed_later(x: Tensor, weight: Tensor) -> Tensor:
-    x = x * 1
-    out = (x @ weight) * 1
-    x += 1.0
-    return out + x
-
-
-def powers(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.bilinear(x, x, torch.stack([weight, weight.T]), None).repeat(1, 1, 2)
-
-
-WITHOUT_A_RULE = [product, distances, time_first, dispatched, powers]
 
 
 class Histories(nn.Module):
@@ -86,25 +61,6 @@ def model(mixed: Callable[[Tensor, Tensor], Tensor]) -> Histories:
 def not_said_yet() -> None:
     alone._say.cache_clear()
     warnings.simplefilter("ignore")
-
-
-@pytest.mark.parametrize("mode", ["flat", "auto-v", "auto-s"])
-@pytest.mark.parametrize("mixed", WITHOUT_A_RULE)
-def test_each_users_gradient_is_exact_over_all_parameters(mixed: Any, mode: Any) -> None:
-    module, batch, clipping = model(mixed), histories(), Clipping(mode, 0.3)
-    parameters = dict(module.named_parameters())
-    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
-    users = add_clipped(sums, parameters, module.losses, batch, clipping)
-    expected = {name: torch.zeros_like(total) for name, total in sums.items()}
-    for user in range(USERS):
-        loss = module.losses(batch[user : user + 1]).sum()
-        own = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
-        norm = torch.cat([g.double().flatten() for g in own]).norm()
-        assert torch.allclose(users.norms[user].double(), norm, rtol=1e-5, atol=1e-7)
-        for total, gradient in zip(expected.values(), own, strict=True):
-            total += gradient * clipping.scale(norm)
-    for name, total in expected.items():
-        assert torch.allclose(sums[name], total, atol=1e-5), name
 
 
 def released(module: Histories, dtype: torch.dtype | None = None, **options: Any) -> dict[str, Tensor]:
@@ -156,29 +112,6 @@ def test_it_is_said_once_in_one_line_that_names_the_operation() -> None:
     assert "parameter 'weight' is used by cdist" in lines[0]
     assert "slower" in lines[0]
     assert "\n" not in lines[0]
-
-
-def neighbours(x: Tensor, weight: Tensor) -> Tensor:
-    return distances(x + x.roll(1, 0), weight)
-
-
-def against_all(x: Tensor, weight: Tensor) -> Tensor:
-    return distances(x, weight) + (x[:, :1] @ x[:, 0].T).sum(-1, keepdim=True)
-
-
-@pytest.mark.parametrize("mixed", [neighbours, against_all])
-def test_users_who_touch_each_other_are_refused_all_the_same(mixed: Any) -> None:
-    with pytest.raises(MixedUsers, match="who else is in the batch") as caught:
-        released(model(mixed))
-    assert "\n" not in str(caught.value)
-
-
-def test_batch_normalisation_is_refused_all_the_same() -> None:
-    norm = nn.BatchNorm1d(LENGTH, track_running_stats=False)
-    module = model(lambda x, weight: norm(distances(x, weight)))
-    module.batch_norm = norm
-    with pytest.raises(UncoveredUse, match="batch_norm.*mixes users"):
-        released(module)
 
 
 def test_a_batch_without_a_row_for_each_user_is_not_taken_apart() -> None:

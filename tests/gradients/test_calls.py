@@ -1,270 +1,21 @@
-"""An operation is covered however its arguments are given: by place, by name, or some so and some so."""
+"""Operations are followed however their arguments are given; what a call writes elsewhere is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import Tensor
 
 from dprec.errors import UncoveredUse
 from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.operations.embedding import about_to_read
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.registry import RULES
-from dprec_kernels import catalogue_softmax
-
-USERS, LENGTH, DIM, ITEMS = 4, 5, 3, 7
-T: Any = Tensor
-SLOPE = torch.linspace(-2, 2, LENGTH**2).view(LENGTH, LENGTH)  # added to scores of attention
-
-
-class Given:
-    """Parameters and data of every shape that the calls below take."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        named: dict[str, Tensor] = {
-            "w": torch.randn(DIM, DIM), "b": torch.rand(DIM) + 0.5, "table": torch.randn(ITEMS, DIM),
-            "gates": torch.randn(4 * DIM, DIM), "more": torch.randn(4 * DIM, DIM),
-            "block": torch.randn(2, DIM, DIM), "filter": torch.randn(DIM, DIM, 2),
-        }  # fmt: skip
-        self.parameters = {name: nn.Parameter(value) for name, value in named.items()}
-        self.x, self.y = torch.rand(2, USERS, LENGTH, DIM) + 0.5
-        self.ids, self.first = torch.randint(1, ITEMS, (USERS, LENGTH)), torch.arange(USERS) % 3
-        self.rows, self.back = self.x[:, 0].clone(), self.x.mT.contiguous()
-
-    def __getattr__(self, name: str) -> Any:
-        return self.__dict__["parameters"][name]
-
-    @property
-    def data(self) -> list[Tensor]:
-        return [self.x, self.y, self.ids, self.first, self.rows, self.back]
-
-    def only(self, user: int) -> None:
-        for name in ("x", "y", "ids", "first", "rows", "back"):
-            setattr(self, name, getattr(self, name)[user : user + 1])
-
-
-@dataclass(frozen=True)
-class Call:
-    function: Callable[..., Any]
-    names: str  # of the arguments, in their order
-    arguments: Callable[[Given], list[Any]]
-    rest: dict[str, Any] = field(default_factory=dict)  # by name alone
-    time_first: bool = False
-
-
-def elementwise(function: Callable[..., Any], second: str = "other", **rest: Any) -> Call:
-    method = function in vars(Tensor).values() or getattr(Tensor, function.__name__, None) is function
-    first = "self" if method else "input"
-    return Call(function, f"{first} {second}", lambda g: [g.x, g.b], rest)
-
-
-def recurrent(function: Callable[..., Any], gates: int, states: int) -> Call:
-    names = "input hx params has_biases num_layers dropout train bidirectional batch_first"
-
-    def arguments(g: Given) -> list[Any]:
-        zeros = torch.zeros(1, len(g.x), DIM)
-        weights = [g.gates[: gates * DIM], g.more[: gates * DIM]]
-        return [g.x, zeros if states == 1 else [zeros, zeros], weights, False, 1, 0.0, True, False, True]
-
-    return Call(function, names, arguments)
-
-
-def attention(*differ: int, **rest: Any) -> Call:
-    names = (
-        "query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn "
-        "dropout_p out_proj_weight out_proj_bias"
-    )
-
-    def arguments(g: Given) -> list[Any]:
-        x = g.x.transpose(0, 1)
-        inputs = [g.y.transpose(0, 1) if place in differ else x for place in range(3)]
-        biases = g.table.flatten()[: 3 * DIM]
-        return [*inputs, DIM, DIM, g.gates[: 3 * DIM], biases, None, None, False, 0.0, g.w, g.b]
-
-    return Call(F.multi_head_attention_forward, names, arguments, rest, time_first=True)
-
-
-def cell(function: Callable[..., Any], gates: int) -> Call:
-    def arguments(g: Given) -> list[Any]:
-        return [g.rows, g.rows if gates != 4 else [g.rows, g.rows], g.gates[: gates * DIM], g.more[: gates * DIM]]
-
-    return Call(function, "input hx w_ih w_hh", arguments)
-
-
-CALLS = [
-    Call(F.linear, "input weight bias", lambda g: [g.x, g.w, g.b]),
-    Call(torch.matmul, "input other", lambda g: [g.x, g.w]),
-    Call(torch.matmul, "input other", lambda g: [g.w, g.back]),
-    Call(torch.matmul, "input other", lambda g: [g.x, g.b]),
-    Call(torch.matmul, "x1 x2", lambda g: [g.x, g.w]),
-    Call(torch.mm, "input mat2", lambda g: [g.rows, g.w]),
-    Call(T.matmul, "self other", lambda g: [g.x, g.w]),
-    Call(T.matmul, "self other", lambda g: [g.w, g.back]),
-    Call(T.mm, "self mat2", lambda g: [g.rows, g.w]),
-    Call(T.__matmul__, "self other", lambda g: [g.x, g.w]),
-    Call(T.__rmatmul__, "self other", lambda g: [g.w, g.x]),
-    Call(F.embedding, "input weight padding_idx", lambda g: [g.ids, g.table, 2]),
-    Call(F.embedding_bag, "input weight", lambda g: [g.ids, g.table], {"mode": "sum", "padding_idx": 3}),
-    Call(T.__getitem__, "self", lambda g: [g.table], {"": lambda g: g.ids}),
-    Call(torch.index_select, "input dim index", lambda g: [g.table, 0, g.first]),
-    Call(torch.index_select, "a axis index", lambda g: [g.table, 0, g.first]),
-    Call(torch.index_select, "input dim index", lambda g: [g.table, -2, g.first]),
-    Call(T.index_select, "self dim index", lambda g: [g.table, 0, g.first]),
-    Call(F.layer_norm, "input normalized_shape weight bias eps", lambda g: [g.x, (DIM,), g.b, g.b * 2, 1e-3]),
-    Call(F.rms_norm, "input normalized_shape weight eps", lambda g: [g.x, (DIM,), g.b, 1e-3]),
-    Call(catalogue_softmax, "hidden table target padding", lambda g: [g.x, g.table, g.ids, 0]),
-    recurrent(torch.gru, 3, 1),
-    recurrent(torch.lstm, 4, 2),
-    recurrent(torch.rnn_tanh, 1, 1),
-    recurrent(torch.rnn_relu, 1, 1),
-    cell(torch.rnn_tanh_cell, 1),
-    cell(torch.rnn_relu_cell, 1),
-    cell(torch.gru_cell, 3),
-    cell(torch.lstm_cell, 4),
-    attention(),
-    attention(1, 2, need_weights=False),
-    attention(2, attn_mask=torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)),
-    attention(need_weights=False, attn_mask=SLOPE, average_attn_weights=False),
-    Call(
-        F.scaled_dot_product_attention,
-        "query key value attn_mask",
-        lambda g: [g.x, g.y, g.x, (g.table @ g.table.T)[:LENGTH, :LENGTH]],
-    ),
-    Call(
-        torch.conv1d, "input weight bias stride padding dilation groups", lambda g: [g.back, g.filter, g.b, 2, 3, 2, 1]
-    ),
-    Call(
-        torch.conv1d,
-        "input weight bias stride padding dilation groups",
-        lambda g: [g.back, g.filter[:, :1], g.b, (1,), "same", (2,), DIM],
-    ),
-    Call(torch.conv1d, "input weight", lambda g: [g.back, g.filter], {"padding": "valid"}),
-    *(
-        Call(
-            function,
-            "input weight bias stride padding dilation groups",
-            lambda g, d=d, padding=padding, stride=stride, groups=groups: [
-                g.x.reshape(-1, 3, 1, 1, 5)[:, :, 0] if d == 2 else g.x.reshape(-1, 3, 1, 1, 5),
-                g.filter[:, : 3 // groups].reshape(3, -1, *[1] * (d - 1), 2),
-                g.b,
-                stride,
-                padding,
-                [*[1] * (d - 1), 2],
-                groups,
-            ],
-        )
-        for function, d in ((torch.conv2d, 2), (torch.conv3d, 3))
-        for padding, stride, groups in (
-            (2, 2, 1),
-            ([*[1] * (d - 1), 0], [1] * d, 3),
-            ("same", 1, 1),
-            ("valid", (1,), 1),
-        )
-    ),
-    Call(torch.take, "input index", lambda g: [g.table, g.ids]),
-    Call(T.take, "self index", lambda g: [g.table, g.ids]),
-    Call(F.group_norm, "input num_groups weight bias eps", lambda g: [g.back, DIM, g.b, g.b * 2, 1e-3]),
-    Call(
-        F.instance_norm,
-        "input running_mean running_var weight bias use_input_stats momentum eps",
-        lambda g: [g.back, None, None, g.b, g.b * 2, True, 0.1, 1e-3],
-    ),
-    Call(torch.prelu, "input weight", lambda g: [g.back - 1, g.b]),
-    Call(torch.prelu, "self weight", lambda g: [g.back - 1, g.b[:1]]),
-    *(
-        Call(torch.einsum, "self", lambda g, e=e: [e, g.x], {"": lambda g, w=w: getattr(g, w)})
-        for e, w in [("bti,oi->bto", "w"), ("bti,io->bot", "w"), ("bti,i->bt", "b"), ("bti,hio->bhto", "block")]
-    ),
-    Call(torch.einsum, "self", lambda g: ["hio,bti,bto->bth", g.block, g.x], {"": lambda g: g.y}),
-    Call(torch.addmm, "input mat1 mat2", lambda g: [g.b, g.rows, g.w]),
-    Call(T.addmm, "self mat1 mat2", lambda g: [g.b, g.rows, g.w]),
-    Call(torch.matmul, "input other", lambda g: [g.x.unsqueeze(1), g.block]),
-    *(
-        Call(function, "tensors dim", lambda g: [[g.b.expand(len(g.x), 1, DIM), g.x, g.y], 1])
-        for function in (torch.cat, torch.concat, torch.concatenate)
-    ),
-    Call(torch.stack, "tensors dim", lambda g: [[g.x, g.b.expand(g.x.shape)], 2]),
-    Call(torch.masked_fill, "input mask value", lambda g: [g.x, g.x > 1, g.b[0]]),
-    Call(T.masked_fill, "self mask value", lambda g: [g.x, g.x > 1, g.b[0]]),
-    Call(T.__setitem__, "self", lambda g: [g.x, (slice(None), 0)], {"": lambda g: g.b}),
-    Call(T.__setitem__, "self", lambda g: [g.x, (..., slice(1, 3))], {"": lambda g: g.b[1:]}),
-    Call(T.__setitem__, "self", lambda g: [g.x, g.ids > 3], {"": lambda g: g.b}),
-    *map(elementwise, (torch.sub, T.sub, T.sub_, T.__sub__, T.__rsub__, T.__isub__, torch.rsub)),
-    *map(elementwise, (torch.mul, T.mul, T.mul_, T.__mul__, T.__rmul__, T.__imul__, torch.multiply)),
-    *map(elementwise, (torch.div, T.div, T.div_, T.__truediv__, T.__rtruediv__, T.__itruediv__)),
-    *map(elementwise, (T.__add__, T.__radd__, T.__iadd__, torch.maximum, T.maximum, torch.minimum, T.minimum)),
-    *(elementwise(function, alpha=2) for function in (torch.add, T.add, T.add_)),
-    *(elementwise(function, "exponent") for function in (torch.pow, T.pow, T.__pow__)),
-    Call(torch.mul, "x x2", lambda g: [g.x, g.b]),
-    Call(torch.where, "condition input other", lambda g: [g.x > 1, g.x, g.b]),
-    Call(T.where, "self condition other", lambda g: [g.x, g.x > 1, g.b]),
-    Call(torch.lerp, "input end weight", lambda g: [g.x, g.y, g.b]),
-    Call(T.lerp, "self end weight", lambda g: [g.x, g.b, g.y]),
-    Call(torch.addcmul, "input tensor1 tensor2", lambda g: [g.x, g.y, g.b], {"value": 2.0}),
-    Call(T.addcmul, "self tensor1 tensor2", lambda g: [g.x, g.b, g.y], {"value": 2.0}),
-]
-
-
-def forms(call: Call) -> Iterator[Callable[[Given], Any]]:
-    """Every number of arguments by place, the others by name."""
-    names = call.names.split()
-    method, rest = names[0] == "self", dict(call.rest)
-    by_place_alone = rest.pop("", None)
-    for placed in range(int(method), len(names) + 1):
-
-        def form(g: Given, placed: int = placed) -> Any:
-            given = call.arguments(g)
-            given[0] = given[0] * 1 if _in_place(call.function) else given[0]
-            if by_place_alone is not None:
-                result = call.function(*given, by_place_alone(g))
-                return given[0] if call.function is T.__setitem__ else result
-            result = call.function(*given[:placed], **dict(zip(names[placed:], given[placed:], strict=True)), **rest)
-            return result[0].transpose(0, 1) if call.time_first else result
-
-        yield form
-
-
-_IN_PLACE = ("add_", "sub_", "mul_", "div_")
-
-
-def _in_place(function: Callable[..., Any]) -> bool:
-    return function.__name__.startswith(("__i", "__set")) or function.__name__.endswith(_IN_PLACE)
-
-
-def losses(result: Any, users: int) -> Tensor:
-    leaf = next(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-    return (leaf.reshape(users, -1) * torch.linspace(1, 2, leaf.numel() // users)).sin().sum(1)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("number", range(len(CALLS)), ids=lambda n: f"{CALLS[n].function.__name__}-{n}")
-def test_a_call_is_the_same_however_its_arguments_are_given(number: int) -> None:
-    for form in forms(CALLS[number]):
-        g = Given()
-        with Tape(g.parameters, USERS) as tape:
-            tape.watch(g.data)
-            loss = losses(form(g), USERS)
-        tape.backward(loss)
-        assert tape.contributions
-        for user in range(USERS):
-            alone = Given()
-            alone.only(user)
-            wanted = torch.autograd.grad(
-                losses(form(alone), 1).sum(), list(alone.parameters.values()), materialize_grads=True, allow_unused=True
-            )
-            for (name, parameter), exact in zip(g.parameters.items(), wanted, strict=True):
-                found = torch.zeros(1, *parameter.shape)
-                for use in tape.contributions.get(name, ()):
-                    use.materialise(found, slice(user, user + 1))
-                assert torch.allclose(found[0], exact, atol=1e-5 * float(exact.abs().max().clamp(min=1))), name
+from tests.zoo.calls import CALLS, USERS, Given, people
 
 
 def test_every_covered_operation_is_called_in_every_way() -> None:
@@ -274,32 +25,11 @@ def test_every_covered_operation_is_called_in_every_way() -> None:
 @pytest.mark.parametrize("function", [torch.mul, torch.matmul])
 def test_a_result_that_is_written_elsewhere_is_refused(function: Any) -> None:
     g = Given()
-    with Tape(g.parameters, USERS) as tape, pytest.raises(UncoveredUse, match="'w'.*out=") as caught:
+    g.data = people()
+    with Tape(dict(g.named_parameters()), USERS) as tape, pytest.raises(UncoveredUse, match="'w'.*out=") as caught:
         function(g.rows, g.w[:1] if function is torch.mul else g.w, out=torch.zeros(USERS, 3))
     assert not tape.contributions
     assert "\n" not in str(caught.value)
-
-
-PACKED: list[Callable[[Given], Any]] = [
-    lambda g: torch.gru(g.x[0], torch.tensor([1] * LENGTH), torch.zeros(1, 1, DIM), [g.gates[:9], g.more[:9]],
-                        has_biases=False, num_layers=1, dropout=0.0, train=True, bidirectional=False),
-    lambda g: torch.gru(g.x[0], batch_sizes=torch.tensor([1] * LENGTH), hx=torch.zeros(1, 1, DIM),
-                        params=[g.gates[:9], g.more[:9]], has_biases=False, num_layers=1, dropout=0.0, train=True,
-                        bidirectional=False),
-    lambda g: torch.gru(data=g.x[0], batch_sizes=torch.tensor([1] * LENGTH), hx=torch.zeros(1, 1, DIM),
-                        params=[g.gates[:9], g.more[:9]], has_biases=False, num_layers=1, dropout=0.0, train=True,
-                        bidirectional=False),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("call", PACKED)
-def test_packed_sequences_are_refused_however_they_are_given(call: Callable[[Given], Any]) -> None:
-    g = Given()
-    call(g)
-    with Tape(g.parameters, USERS) as tape:
-        tape.watch(g.data)
-        with pytest.raises(UncoveredUse, match="gru.*packed"):
-            call(g)
 
 
 LOST: dict[str, Callable[[Tensor], Tensor]] = {  # x is (n, n, d), with as many users as positions

@@ -12,7 +12,7 @@ from dprec.errors import NoRule
 from dprec.gradients import norms
 from dprec.gradients.clipping import record
 from dprec.gradients.contributions import Dense
-from tests.models.zoo import MODELS, batch_for
+from tests.zoo.recommenders import MODELS, batch_for
 
 COMPANIES = ([], [9, 3], [*range(6, 40)])  # who else is there, before and after the user
 USER = 5

@@ -16,13 +16,14 @@ from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from tests import truth
 from tests.gradients.test_opacus import Tied, losses_of, one_item_repeated
-from tests.models.zoo import FunctionalTying, batch_of
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import clipped_sums, size
+from tests.zoo.recommenders import FunctionalTying, batch_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
 fastdp = pytest.importorskip("fastDP", reason="fastDP is installed from its repository, not from the package index")
 
 C = 0.5
+CLIPPING = Clipping("flat", C)
 MODES = ("MixOpt", "ghost", "MixGhostClip")
 
 
@@ -60,17 +61,13 @@ def by_fastdp(model: nn.Module, batch: SequenceBatch, mode: str, clipping: str =
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def by_dprec(model: TwoTables, batch: SequenceBatch) -> dict[str, Tensor]:
-    parameters = dict(model.named_parameters())
-    sums = {name: torch.zeros_like(parameter, requires_grad=False) for name, parameter in parameters.items()}
-    add_clipped(sums, parameters, model.losses, batch, Clipping("flat", C))
-    return sums
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("batch", [batch_of(6), one_item_repeated(6)], ids=["mixed", "repeated"])
 def test_both_have_the_same_sum_where_no_weight_is_used_twice(batch: SequenceBatch, mode: str) -> None:
-    found, ours = by_fastdp(TwoTables(), batch, mode), by_dprec(TwoTables(), batch)
+    found, ours = (
+        by_fastdp(TwoTables(), batch, mode),
+        clipped_sums(TwoTables(), [batch], CLIPPING, dtype=None),
+    )
     assert found.keys() == ours.keys()
     for name, total in ours.items():
         assert torch.allclose(found[name], total, atol=1e-5), name
@@ -89,12 +86,15 @@ def test_fastdp_lets_a_tied_user_pass_the_bound(mode: str) -> None:
     """It adds up the squares of both uses and leaves out what they have in common."""
     one = one_item_repeated(1)
     theirs, ours = (
-        torch.stack([total.norm() for total in sums.values()]).norm()
-        for sums in (by_fastdp(TwoTables(tied=True), one, mode), by_dprec(TwoTables(tied=True), one))
+        size(sums)
+        for sums in (
+            by_fastdp(TwoTables(tied=True), one, mode),
+            clipped_sums(TwoTables(tied=True), [one], CLIPPING),
+        )
     )
     assert ours <= C * (1 + 1e-5)
     assert theirs > 1.02 * C
-    print(f"fastDP {fastdp.__version__}, {mode}: a tied user reaches {float(theirs / C):.2f} C")
+    print(f"fastDP {fastdp.__version__}, {mode}: a tied user reaches {theirs / C:.2f} C")
 
 
 def test_fastdp_loses_the_output_of_a_table_that_a_function_reads() -> None:

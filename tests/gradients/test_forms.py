@@ -1,4 +1,7 @@
-"""Every form of model that people write: exact by rules, exact by users taken alone, or refused in one line."""
+"""Every form of model that people write, every layer, and every call of an operation that has a rule.
+
+Each is exact by rules, exact by users taken alone, or refused in one line: docs/forms.md lists forms and layers.
+"""
 
 from __future__ import annotations
 
@@ -10,73 +13,107 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
 
 from dprec import private
 from dprec.errors import UserError
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
-from tests.gradients.forms import FORMS, Form, Model, Verdict, histories
-from tests.one_micro_batch import add_clipped, one_by_one
+from tests import truth, zoo
+from tests.one_micro_batch import clipped_sums, off, one_by_one
+from tests.zoo import Small, calls, forms  # noqa: F401 which enter theirs
+
+pytest.importorskip("opacus")
+from opacus.grad_sample import GradSampleModule
+
+from tests.zoo import layers
 
 GUIDE = Path(__file__).parents[2] / "docs/forms.md"
-TITLES: dict[Verdict, str] = {"exact": "Fast", "alone": "Slow", "refused": "Refused"}
+TITLES = {"exact": "Fast", "alone": "Slow", "refused": "Refused"}
 
 
-def trained(model: Model) -> dict[str, Any]:
-    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+def by_opacus(model: layers.Layered, users: Any, clipping: Clipping) -> dict[str, torch.Tensor]:
+    """Return the clipped sums by Opacus's hooks."""
+    first = model.use not in (layers.second, layers.attend_second)
+    hooked = GradSampleModule(model.layer, batch_first=first, loss_reduction="sum")
+    try:
+        layers.Layered(hooked, model.use).losses(users).sum().backward()
+        gradients = {name: parameter.grad_sample for name, parameter in model.named_parameters()}
+    finally:
+        hooked.remove_hooks()
+    return truth.weighted_sum(gradients, clipping.scale(truth.norms(gradients)))
 
 
-def clipped(model: Model, batch: Tensor, clipping: Clipping) -> dict[str, Tensor]:
-    sums = {name: torch.zeros_like(value, dtype=torch.float64).detach() for name, value in trained(model).items()}
-    add_clipped(sums, trained(model), model.losses, batch, clipping)
-    return sums
+def cases(*tags: str) -> list[Any]:
+    return [pytest.param(small, id=name) for name, small in zoo.tagged(*tags).items()]
 
 
-def cases(*verdicts: Verdict) -> list[Any]:
-    return [pytest.param(v, form, id=name) for v in verdicts for name, form in FORMS[v].items()]
+TRAIN = [*cases("form", "exact"), *cases("form", "alone")]
+LAYERS = cases("layer")
+CALLS = [pytest.param(small, id=name, marks=pytest.mark.full) for name, small in zoo.tagged("call").items()]
 
 
+def exact(small: Small, mode: Any) -> None:
+    """See that the engine's sums are those of plain gradients, and that users are taken alone where they have to be."""
+    clipping = Clipping(mode, 0.3)
+    for place, (make, batch) in enumerate(small.variants):
+        torch.manual_seed(place)
+        model, users = make(), batch()
+        with mock.patch.object(alone, "_say") as say:
+            found = clipped_sums(model, [users], clipping)
+        said = [call.args[0] for call in say.call_args_list]
+        assert bool(said) == ("alone" in small.tags), (model, said)
+        assert all(re.search(small.says, line) and "\n" not in line for line in said), said
+        assert off(found, one_by_one(model, users, clipping)) <= 1e-5, model
+        if "by hooks" in small.tags:
+            assert off(found, by_opacus(model, users, clipping)) <= 1e-5, model
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("mode", ["flat", "auto-v", "auto-s"])
-@pytest.mark.parametrize(("verdict", "form"), cases("exact", "alone"))
-def test_what_trains_is_exact(verdict: Verdict, form: Form, mode: Any) -> None:
-    model, batch, clipping = Model(form), histories(), Clipping(mode, 0.3)
-    with mock.patch.object(alone, "_say") as say:
-        found = clipped(model, batch, clipping)
-    said = [call.args[0] for call in say.call_args_list]
-    assert bool(said) == (verdict == "alone"), said
-    assert all(re.search(form.says, line) and "\n" not in line for line in said), said
-    wanted = one_by_one(trained(model), model.losses, batch, clipping)
-    size = torch.cat([total.flatten() for total in wanted.values()]).norm()
-    for name, total in wanted.items():
-        assert (found[name] - total).norm() <= 1e-5 * size, name
+@pytest.mark.parametrize("small", TRAIN)
+def test_what_trains_is_exact(small: Small, mode: Any) -> None:
+    exact(small, mode)
 
 
-def train(form: Form, **options: Any) -> None:
-    model, batch = Model(form), histories(24)
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("small", [*LAYERS, *CALLS])
+def test_it_is_exact_with_all_options_and_however_arguments_are_given(small: Small) -> None:
+    exact(small, "flat")
+
+
+def train(small: Small) -> None:
+    model, batch = small.make(), small.batch(24)
     settings: dict[str, Any] = {"noise_multiplier": 1.0, "expected_batch": 8, "steps": 1, "verify": 0.0}
-    run = private(model, torch.optim.SGD(model.parameters(), lr=0.1), batch, **settings | options)
+    run = private(model, torch.optim.SGD(model.parameters(), lr=0.1), batch, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for part in run:
             run.step(part)
 
 
-@pytest.mark.parametrize(("verdict", "form"), cases("refused"))
-def test_what_is_refused_is_refused_in_one_line_that_says_what_to_write(verdict: Verdict, form: Form) -> None:
-    with pytest.raises(UserError, match=form.says) as caught:
-        train(form)
+@pytest.mark.parametrize("small", cases("form", "refused"))
+def test_what_is_refused_is_refused_in_one_line_that_says_what_to_write(small: Small) -> None:
+    with pytest.raises(UserError, match=small.says) as caught:
+        train(small)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("verdict", "form"), cases("exact", "alone"))
-def test_what_is_exact_passes_the_probe(verdict: Verdict, form: Form) -> None:
-    train(form)
+@pytest.mark.parametrize("small", TRAIN)
+def test_what_is_exact_passes_the_probe(small: Small) -> None:
+    train(small)
 
 
 def test_the_guide_lists_the_same_forms() -> None:
     for verdict, title in TITLES.items():
         section = GUIDE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
-        names = re.findall(r"^(?:- (.+)|\| (?!form )([^|]+?) \| .*)$", section, flags=re.MULTILINE)
-        assert {one or other for one, other in names} == {*FORMS[verdict]}
+        rows = re.findall(r"^(?:- (.+)|\| (?!form )([^|]+?) \| .*)$", section, flags=re.MULTILINE)
+        assert {one or other for one, other in rows} == {*zoo.tagged("listed", verdict)}
+
+
+def test_the_guide_lists_the_same_layers() -> None:
+    for verdict in ("exact", "alone"):
+        section = GUIDE.read_text().split(f"\n### {TITLES[verdict]} layers\n")[1].split("\n#")[0]
+        rows = re.findall(r"^- (.+?): (.+)$", section, flags=re.MULTILINE)
+        assert {", ".join(row) for row in rows} == {*zoo.tagged("layer", verdict)}
+    assert not zoo.tagged("layer", "refused")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import add_clipped, distance, size
 
 MODES = ("flat", "auto-v", "auto-s")
 
@@ -29,14 +29,6 @@ def share(
 
 def one(x: Tensor, pull: Tensor | None = None) -> SequenceBatch:
     return SequenceBatch(x, x if pull is None else pull)
-
-
-def size(sums: dict[str, Tensor]) -> float:
-    return float(sum(total.double().square().sum() for total in sums.values()) ** 0.5)
-
-
-def less(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: a[name].double() - b[name].double() for name in a}
 
 
 def lora(x: Tensor, base: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -71,8 +63,8 @@ def test_expressions_in_bfloat16_are_summed_wide(of: Callable[..., Tensor], mode
     every, rest = (share(parameters, losses, one(part), mode, precise=False) for part in (x, x[:-1]))
     alone = share(parameters, losses, one(x[:1]), mode, precise=False)
     assert size(alone) > 0.1
-    assert size(less(every, rest)) <= 1 + 1e-3
-    assert size(less(less(every, rest), alone)) <= 1e-3
+    assert distance(every, rest) <= 1 + 1e-3
+    assert distance({name: every[name] - rest[name] for name in every}, alone) <= 1e-3
 
 
 def test_a_norms_scale_is_summed_wide_under_bfloat16() -> None:

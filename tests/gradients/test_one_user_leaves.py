@@ -17,8 +17,9 @@ from dprec.gradients.clipping import Clipping
 from tests.models.test_text_classifier import batch_of as texts_of
 from tests.models.test_text_classifier import classifier
 from tests.models.test_text_items import model_of
-from tests.models.zoo import BATCHES, ITEMS, LENGTH, MODELS, Zoo, rows_of
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import clipped_sums, distance
+from tests.zoo import tagged
+from tests.zoo.recommenders import ITEMS, LENGTH, MODELS, Zoo, batch_for, rows_of
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*items have no text there"), pytest.mark.full]
 
@@ -86,8 +87,8 @@ def users_of(name: str, luck: random.Random, seed: int) -> Any:
     users = luck.choice((2, 9, 70)) if alike else luck.choice((2, 5, 20))
     if name == "text-classifier":
         batch: Any = texts_of([luck.choice((1, 12, 12)), *(luck.randint(1, 4) for _ in range(users - 1))], seed)
-    elif name in BATCHES:
-        batch = BATCHES[name](users, seed)
+    elif name in tagged("clicks"):
+        batch = batch_for(name, users, seed)
     else:
         batch = histories(users, luck, seed)
     if alike:
@@ -107,18 +108,11 @@ def histories(users: int, luck: random.Random, seed: int) -> SequenceBatch:
 
 
 def clipped_sum(model: Any, batch: Any, micro: int, clipping: Clipping) -> dict[str, Tensor]:
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
-    for first in range(0, len(batch), micro):
-        part = rows_of(batch, slice(first, first + micro))
+    parts = [rows_of(batch, slice(first, first + micro)) for first in range(0, len(batch), micro)]
+    for part in parts:
         if hasattr(part, "own_length"):
             part.own_length = True  # as the data module pads them: nobody's length is another's
-        add_clipped(sums, parameters, model.losses, part, clipping)
-    return sums
-
-
-def apart(a: Any, b: Any) -> float:
-    return float(sum((x.double() - y.double()).square().sum() for x, y in zip(a, b, strict=True)) ** 0.5)
+    return clipped_sums(model, parts, clipping)
 
 
 def settings(name: str, folder: Path, seeds: range) -> Iterator[tuple[int, float]]:
@@ -134,7 +128,7 @@ def settings(name: str, folder: Path, seeds: range) -> Iterator[tuple[int, float
         micro, leaves = luck.choice((1000, 1000, 7)), luck.choice((0, 0, 1, users - 1))
         rest = rows_of(batch, [user for user in range(users) if user != leaves])
         everyone, others = (clipped_sum(model, some, micro, clipping) for some in (batch, rest))
-        yield seed, apart(everyone.values(), others.values())
+        yield seed, distance(everyone, others)
 
 
 def over(name: str, folder: Path, seeds: range) -> list[tuple[int, float]]:

@@ -1,4 +1,4 @@
-"""Side by side with Opacus on a tied model: dprec is exact, and what Opacus does instead is on record."""
+"""What Opacus does to a tied model is on record; `test_clipping.py` has dprec's exact sums of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
-from dprec.gradients.clipping import Clipping
 from tests import truth
-from tests.models.zoo import FunctionalTying, batch_of
-from tests.one_micro_batch import add_clipped
+from tests.zoo.recommenders import FunctionalTying
 
 opacus = pytest.importorskip("opacus")
 from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping  # noqa: E402
@@ -54,18 +52,6 @@ def model() -> FunctionalTying:
     torch.manual_seed(3)
     warnings.simplefilter("ignore")
     return FunctionalTying().double()
-
-
-@pytest.mark.parametrize("batch", [batch_of(6), one_item_repeated(6)], ids=["mixed", "repeated"])
-def test_dprec_clips_the_tied_model_exactly(model: FunctionalTying, batch: SequenceBatch) -> None:
-    gradients = exact(model, batch)
-    expected = truth.weighted_sum(gradients, Clipping("flat", C).scale(truth.norms(gradients)))
-    parameters = dict(model.named_parameters())
-    found = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
-    users = add_clipped(found, parameters, model.losses, batch, Clipping("flat", C))
-    assert torch.allclose(users.norms, truth.norms(gradients), rtol=1e-10)
-    for name, total in expected.items():
-        assert torch.allclose(found[name], total, atol=1e-10)
 
 
 def test_opacus_hooks_lose_the_tied_output_without_a_word(model: FunctionalTying) -> None:

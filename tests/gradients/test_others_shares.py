@@ -25,8 +25,7 @@ from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.catalogue_softmax import for_users
-from tests.models.zoo import ITEMS
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import add_clipped, distance
 
 
 def summed(
@@ -46,20 +45,6 @@ def summed(
     gradient(parameters, losses or model.losses, parts)
     made = {name: rules.held.get(name, p.grad) for name, p in parameters.items()}
     return {name: gradient.to_dense().double().clone() for name, gradient in made.items() if gradient is not None}
-
-
-def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    return float(sum((a[name] - b[name]).square().sum() for name in a) ** 0.5)
-
-
-def alike(users: int, extra: bool, kinds: int = 1) -> SequenceBatch:
-    """So many users of three events, of so many kinds, with or without one of eight in front of them."""
-    rows = torch.randint(1, ITEMS, (kinds + 1, 9), generator=torch.Generator().manual_seed(3))
-    history, targets = rows[:, :-1].clone(), rows[:, 1:].clone()
-    history[1:, 3:] = targets[1:, 3:] = 0
-    own = 1 + torch.arange(users) % kinds
-    batch = SequenceBatch(history, targets)
-    return batch.select([0, *own.tolist()] if extra else own.tolist())
 
 
 @pytest.mark.parametrize("parts", [1, 16])

@@ -23,10 +23,10 @@ from dprec.gradients.contributions.base import Places, zeroed
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.registry import RULES
 from tests import truth
-from tests.models.zoo import Zoo, batch_of
 from tests.one_micro_batch import add_clipped
 from tests.test_bring_your_model import WithTensordot, train
 from tests.test_docs import ROOT, put_files
+from tests.zoo.recommenders import Zoo, batch_of
 
 
 @pytest.fixture(autouse=True)

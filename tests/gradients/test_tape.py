@@ -29,7 +29,6 @@ class Parts(nn.Module):
         self.normal = nn.BatchNorm1d(DIM)
         self.cell = nn.GRU(DIM, DIM, batch_first=True)
         self.time_first = nn.LSTM(DIM, DIM)
-        self.both_ways = nn.GRU(DIM, DIM, batch_first=True, bidirectional=True)
         self.projected = nn.LSTM(DIM, DIM, batch_first=True, proj_size=2)
         self.simple = nn.RNN(DIM, DIM, batch_first=True)
         self.step = nn.LSTMCell(DIM, DIM)
@@ -60,10 +59,8 @@ REFUSED = {
     "simple recurrence": (lambda m, x, ids: m.simple(x.flip(0))[0].sum((1, 2)), "simple.*rnn_tanh.*flip"),
     "time first": (lambda m, x, ids: m.time_first(x)[0].sum((1, 2)), "time_first.*lstm.*batch_first"),
     "time first, transposed": (lambda m, x, ids: m.time_first(x.transpose(0, 1))[0].sum((0, 2)), "time_first.*lstm"),
-    "both directions": (lambda m, x, ids: m.both_ways(x)[0].sum((1, 2)), "both_ways.*gru.*directions"),
     "projected states": (lambda m, x, ids: m.projected(x)[0].sum((1, 2)), "projected.*lstm.*proj_size"),
-    "packed sequences": (lambda m, x, ids: m.cell(_packed(x))[0].data.sum().expand(USERS), "cell.*gru.*packed"),
-    "learned start": (lambda m, x, ids: m.cell(x, m.start)[0].sum((1, 2)), "start.*gru.*zeros"),
+    "packed sequences by names": (lambda m, x, ids: _packed(m, x).sum().expand(USERS), "cell.*gru.*packed"),
     "users' own start": (lambda m, x, ids: m.cell(x, x[None, :, 0])[0].sum((1, 2)), "cell.*gru.*zeros"),
     "start by place": (lambda m, x, ids: m.cell(x, torch.ones(1, USERS, DIM))[0].sum((1, 2)), "cell.*gru.*zeros"),
     "a sequence for a batch": (lambda m, x, ids: m.cell(x[:, 0])[0].sum(1), "cell.*gru.*unsqueeze"),
@@ -75,10 +72,6 @@ REFUSED = {
     "others in attention": (lambda m, x, ids: m.attention(*[x.flip(0)] * 3)[0].sum((1, 2)), "attention.*multi_head"),
     "renormalised table": (lambda m, x, ids: m.renormalised(ids).sum((1, 2)), "renormalised.weight.*max_norm"),
     "scaled by frequency": (lambda m, x, ids: m.by_frequency(ids).sum((1, 2)), "by_frequency.weight.*mixes users"),
-    "bags by offsets": (
-        lambda m, x, ids: m.bag(ids.flatten(), torch.arange(0, USERS * LENGTH, LENGTH)).sum(1),
-        r"bag.weight.*embedding_bag.*\(B, P\)",
-    ),
     "bags weighted by place": (
         lambda m, x, ids: F.embedding_bag(
             ids, torch.ones(9, 1), mode="sum", per_sample_weights=m.table.weight[:USERS, :1].expand(ids.shape)
@@ -115,8 +108,12 @@ REFUSED = {
 }  # fmt: skip
 
 
-def _packed(x: Tensor) -> nn.utils.rnn.PackedSequence:
-    return nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 4, 3, 1]), batch_first=True)
+def _packed(m: Parts, x: Tensor) -> Tensor:
+    states: Tensor = torch.gru(
+        data=x[0], batch_sizes=torch.ones(LENGTH, dtype=torch.int64), hx=torch.zeros(1, 1, DIM),
+        params=m.cell.all_weights[0], has_biases=True, num_layers=1, dropout=0.0, train=True, bidirectional=False,
+    )[0]  # fmt: skip
+    return states
 
 
 def _frozen(m: Parts, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dprec.gradients.clipping import Clipping
 from tests import truth
-from tests.models.zoo import rows_of
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import clipped_sums, distance
+from tests.zoo.recommenders import rows_of
 
 
 def checked_shares(model: Any, batch: Any) -> dict[str, Tensor]:
@@ -22,18 +22,10 @@ def checked_shares(model: Any, batch: Any) -> dict[str, Tensor]:
     norms = truth.norms(gradients)
     clipping = Clipping("flat", float(norms.max()) / 2)
     expected = truth.weighted_sum(gradients, clipping.scale(norms))
-    parameters = dict(model.named_parameters())
-
-    def added(part: Any) -> dict[str, Tensor]:
-        sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        add_clipped(sums, parameters, model.losses, part, clipping)
-        return sums
-
-    whole = added(batch)
+    whole = clipped_sums(model, [batch], clipping)
     for name, total in whole.items():
         assert torch.allclose(total, expected[name], atol=1e-9), name
     for user in range(len(batch)):
-        less = added(rows_of(batch, torch.tensor([other for other in range(len(batch)) if other != user])))
-        share = sum((whole[name] - less[name]).square().sum() for name in whole)
-        assert share <= clipping.max_norm**2 * (1 + 1e-9)
+        rest = rows_of(batch, torch.tensor([other for other in range(len(batch)) if other != user]))
+        assert distance(whole, clipped_sums(model, [rest], clipping)) <= clipping.max_norm * (1 + 1e-9)
     return gradients

@@ -15,7 +15,7 @@ from dprec.errors import UserError
 from dprec.models import DLRM, PCTR, Learner, Logistic
 from dprec.models.clicks import FeatureTables
 from tests.models.shares import checked_shares
-from tests.models.zoo import MODELS, NUMBERS, VOCABULARIES, clicks_of
+from tests.zoo.recommenders import MODELS, NUMBERS, VOCABULARIES, clicks_of
 
 KINDS = ("dlrm", "pctr", "logistic")
 

@@ -22,7 +22,7 @@ from dprec.run.planning import sizes_for
 from dprec.serving.served import load
 from tests.models.runs import private_run
 from tests.models.shares import checked_shares
-from tests.models.zoo import ITEMS, Zoo, batch_of
+from tests.zoo.recommenders import ITEMS, Zoo, batch_of
 
 ROWS = {"device": 5, "hour": 3}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dprec.data import RankingBatch
-from tests.models.zoo import LENGTH, batch_of, dual_encoder
+from tests.zoo.recommenders import LENGTH, batch_of, dual_encoder
 
 
 @pytest.mark.parametrize("context", [None, 1, 3, LENGTH, 50])

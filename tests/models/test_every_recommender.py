@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from dprec.data import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.models import GRU, LSTM, DPFormer, DualEncoder, Transformer
-from tests.models.zoo import BATCHES, ITEMS, MODELS, batch_of
+from tests.zoo import tagged
+from tests.zoo.recommenders import ITEMS, MODELS, batch_of
 
-NAMES = [name for name in MODELS if name not in BATCHES]
+NAMES = [*tagged("ranks")]
 
 
 def model_of(name: str) -> Any:

@@ -20,15 +20,14 @@ from dprec.models import (
     TextItems,
     Transformer,
 )
-from tests.models.zoo import ITEMS, MODELS, dpformer
 from tests.privacy.support import data, trainer
+from tests.zoo import tagged
+from tests.zoo.recommenders import ITEMS, MODELS, dpformer
 
 pytestmark = pytest.mark.full
 
-OWN = ("transformer", "dpformer", "spectral", "dual-encoder", "private-als")  # what names of dprec's models begin with
-UNROLLED = ("gru", "lstm", "private-als", "dual-encoder-tied")
 RANKS: dict[str, Callable[[], Any]] = {
-    **{name: make for name, make in MODELS.items() if name.startswith(OWN) and name not in UNROLLED},
+    **{name: small.make for name, small in tagged("exports").items()},
     "dpformer-long": lambda: dpformer(max_length=70),  # longer than a stripe of Re-Attention
     "text-items": lambda: with_texts(TextItems(ITEMS, "items.csv", ["title"], dim=8, own=True, max_length=70)),
 }
@@ -73,7 +72,7 @@ def test_a_recommender_exports_for_any_batch_and_length(name: str) -> None:
         torch.testing.assert_close(program(history), module(history), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", UNROLLED)
+@pytest.mark.parametrize("name", tagged("unrolled"))
 def test_a_model_that_goes_from_event_to_event_exports_for_any_batch(name: str) -> None:
     """Torch unrolls it over the length that it is exported with; shorter histories are padded."""
     module = Ranks(MODELS[name]()).eval()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import clipped_sums, off, one_by_one
 
 pytestmark = pytest.mark.full
 
@@ -68,7 +68,10 @@ def losses_of(model: Any) -> Callable[[Any], Tensor]:
 
 class Batch(tuple):
     def __len__(self) -> int:
-        return USERS
+        return len(self[0])
+
+    def select(self, users: Any) -> Batch:
+        return Batch(tensor[list(users)] for tensor in self)
 
 
 @pytest.mark.parametrize(
@@ -86,18 +89,7 @@ def test_the_clipped_sum_is_exact_through_the_tape(make: Any, attention: str, mo
     model = make(attention).train()
     ids = torch.randint(1, ITEMS, (USERS, LENGTH)) * (torch.arange(LENGTH) < torch.tensor([[6], [2], [4], [3]]))
     kinds, losses, clipping = torch.arange(USERS) % 3, losses_of(model), Clipping(mode, 0.3)
-    parameters = dict(model.named_parameters())
-    sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
     with mock.patch.object(alone, "_say") as say:
-        add_clipped(sums, parameters, losses, Batch((ids, kinds)), clipping)
+        found = clipped_sums(model, [Batch((ids, kinds))], clipping, losses)
     say.assert_not_called()
-    wanted = {name: torch.zeros_like(total) for name, total in sums.items()}
-    for user in range(USERS):
-        loss = losses((ids[user : user + 1], kinds[user : user + 1])).sum()
-        own = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
-        norm = torch.cat([gradient.double().flatten() for gradient in own]).norm()
-        for total, gradient in zip(wanted.values(), own, strict=True):
-            total += gradient.double() * clipping.scale(norm)
-    size = torch.cat([total.flatten() for total in wanted.values()]).norm()
-    for name, total in wanted.items():
-        assert (sums[name] - total).norm() <= 1e-5 * size, name
+    assert off(found, one_by_one(model, Batch((ids, kinds)), clipping, losses)) <= 1e-5

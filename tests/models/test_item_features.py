@@ -17,7 +17,7 @@ from dprec.serving.served import load
 from tests.commands.support import strict
 from tests.models.runs import private_run
 from tests.models.shares import checked_shares
-from tests.models.zoo import ITEMS, batch_of
+from tests.zoo.recommenders import ITEMS, batch_of
 
 FEATURES = {"genre": 11, "decade": 3}
 IDS = [f"film{number}" for number in range(1, ITEMS)]

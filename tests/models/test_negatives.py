@@ -22,8 +22,8 @@ from dprec.models.items import negatives
 from dprec.models.items.negatives import SharedNegatives, in_batch_softmax, sampled_softmax
 from dprec.training.callback import Privacy
 from dprec_kernels import catalogue_softmax
-from tests.models.zoo import ITEMS, MODELS, batch_of, dual_encoder
 from tests.one_micro_batch import add_clipped
+from tests.zoo.recommenders import ITEMS, MODELS, batch_of, dual_encoder
 
 DIM = 5
 

@@ -13,7 +13,7 @@ import torch
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
 from dprec.models import PrivateALS
-from tests.models.zoo import ITEMS, MODELS, spectral
+from tests.zoo.recommenders import ITEMS, MODELS, spectral
 
 USERS = 40
 # Of the zoo's models those that ask, and what else may be asked for.

@@ -16,9 +16,9 @@ from dprec.data import Sequences
 from dprec.models import DPFormer
 from dprec.models.networks import reattention
 from dprec.training.callback import Privacy
-from tests.models.zoo import ITEMS, batch_of, dpformer, transformer
 from tests.privacy.support import BATCH, data, fit
 from tests.quiet import with_noise
+from tests.zoo.recommenders import ITEMS, batch_of, dpformer, transformer
 
 DRAWS = 1_000_000
 VARIANCE, ERROR = torch.tensor(0.3), torch.tensor(0.2)

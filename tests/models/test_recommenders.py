@@ -10,7 +10,7 @@ import dprec
 from dprec.data import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.models import DPFormer, SequenceRecommender, Transformer
-from tests.models.zoo import ITEMS, batch_of, transformer
+from tests.zoo.recommenders import ITEMS, batch_of, transformer
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.01])

@@ -11,7 +11,7 @@ from torch import nn
 from dprec.data import SequenceBatch
 from dprec.gradients.tape import Tape
 from dprec.models import GRU, LSTM
-from tests.models.zoo import batch_of, recurrent
+from tests.zoo.recommenders import batch_of, recurrent
 
 KINDS = [GRU, LSTM]
 

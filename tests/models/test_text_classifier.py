@@ -18,7 +18,7 @@ from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import trained_parameters
 from dprec.models.networks.low_rank import add_low_rank
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import clipped_sums, off, sum_of_each
 
 transformers = pytest.importorskip("transformers")
 
@@ -67,36 +67,19 @@ def batch_of(lengths: Sequence[int], seed: int = 0) -> TextBatch:
 
 def clipped_sum(model: TextClassifier, batch: Any, clipping: Clipping) -> dict[str, Tensor]:
     """Return the tape's sum, which may take nobody alone."""
-    parameters = trained_parameters(model)
-    sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
     with mock.patch.object(alone, "_say") as say:
-        add_clipped(sums, parameters, model.losses, batch, clipping)
+        sums = clipped_sums(model, [batch], clipping)
     say.assert_not_called()
     return sums
 
 
-def one_by_one(model: TextClassifier, everybody: Sequence[TextBatch], clipping: Clipping) -> dict[str, Tensor]:
+def plain(model: TextClassifier, everybody: Sequence[TextBatch], clipping: Clipping) -> dict[str, Tensor]:
     """Return the sum of plain gradients of each one's records alone, without padding by others, each clipped."""
-    parameters = trained_parameters(model)
-    sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
-    for own in everybody:
-        loss = model.losses(own).mean()
-        gradients = torch.autograd.grad(loss, [*parameters.values()], materialize_grads=True, allow_unused=True)
-        norm = torch.cat([each.double().flatten() for each in gradients]).norm()
-        for total, each in zip(sums.values(), gradients, strict=True):
-            total += each.double() * clipping.scale(norm)
-    return sums
+    return sum_of_each(trained_parameters(model), [model.losses(own).mean() for own in everybody], clipping)
 
 
 def records(batch: TextBatch) -> list[TextBatch]:
     return [batch.select([record]) for record in range(len(batch))]
-
-
-def gap(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    assert found.keys() == wanted.keys()
-    size = torch.cat([each.flatten() for each in wanted.values()]).norm()
-    assert size > 0.01
-    return max(float((found[name] - each).norm() / size) for name, each in wanted.items())
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -106,11 +89,11 @@ def test_the_clipped_sum_is_the_plain_one_at_every_mask_and_length(name: str, at
     assert model.encoder.config._attn_implementation == attention
     for lengths in LENGTHS.values():
         batch, clipping = batch_of(lengths), Clipping("flat", 0.3)
-        wanted = one_by_one(model, records(batch), clipping)
-        assert gap(clipped_sum(model, batch, clipping), wanted) <= 1e-5, lengths
+        wanted = plain(model, records(batch), clipping)
+        assert off(clipped_sum(model, batch, clipping), wanted) <= 1e-5, lengths
         if len(lengths) > 1 and len(set(lengths)) > 1:  # a mask that is off by one record does not pass
             wrong = TextBatch(batch.ids, batch.segments, batch.mask.roll(1, 0), batch.label)
-            assert gap(clipped_sum(model, wrong, clipping), wanted) > 1e-3, lengths
+            assert off(clipped_sum(model, wrong, clipping), wanted) > 1e-3, lengths
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -138,7 +121,7 @@ def test_frozen_parts_and_low_rank_updates_are_exact(options: dict[str, Any], le
     assert not any(part in name for name in names for part in left)
     assert any(".A" in name for name in names) is ("low_rank" in options)
     batch, clipping = batch_of(LENGTHS["mixed"]), Clipping("flat", 0.3)
-    assert gap(clipped_sum(model, batch, clipping), one_by_one(model, records(batch), clipping)) <= 1e-5
+    assert off(clipped_sum(model, batch, clipping), plain(model, records(batch), clipping)) <= 1e-5
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -148,7 +131,7 @@ def test_a_text_without_a_token_hangs_on_no_longer_one(name: str, attention: str
     batch = batch_of([12, 0, 0, 2])
     shares = [clipped_sum(model, batch.select([record]), clipping) for record in range(4)]
     wanted = {each: torch.stack([share[each] for share in shares]).sum(0) for each in shares[0]}
-    assert gap(clipped_sum(model, batch, clipping), wanted) <= 1e-5
+    assert off(clipped_sum(model, batch, clipping), wanted) <= 1e-5
 
 
 def test_a_low_rank_update_starts_where_the_encoder_is() -> None:
@@ -163,7 +146,7 @@ def test_a_person_is_clipped_once_over_all_records() -> None:
     texts, present = batch_of([5, 3, 9]), torch.tensor([[True, True], [True, False]])
     people = PersonTextBatch.padded(texts, present, padding=1)
     alone = [texts.select(own) for own in ([0, 1], [2])]
-    assert gap(clipped_sum(model, people, clipping), one_by_one(model, alone, clipping)) <= 1e-5
+    assert off(clipped_sum(model, people, clipping), plain(model, alone, clipping)) <= 1e-5
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from dprec.serving.served import load
 from tests.commands.support import strict
 from tests.models.runs import private_run
 from tests.models.shares import checked_shares
-from tests.models.zoo import ITEMS, batch_of
+from tests.zoo.recommenders import ITEMS, batch_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*items have no text there")
 IDS = [f"film{number}" for number in range(1, ITEMS)]

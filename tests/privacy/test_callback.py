@@ -17,8 +17,8 @@ from dprec.errors import UserError
 from dprec.models import LSTM, Transformer
 from dprec.sparsity import AdaFEST
 from dprec.training.callback import Privacy
-from tests.models.zoo import Zoo
 from tests.privacy.support import BATCH, USERS, data, fit, model, trainer
+from tests.zoo.recommenders import Zoo
 
 
 def test_the_ledger_is_what_dp_accounting_says_of_what_was_done() -> None:

@@ -20,8 +20,8 @@ from dprec.sparsity import AdaFEST
 from dprec.sparsity.rows.kinds import BatchRows
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.training.callback import Privacy
-from tests.models.zoo import ITEMS, LENGTH, MODELS, Zoo, batch_of
 from tests.privacy import support
+from tests.zoo.recommenders import ITEMS, LENGTH, MODELS, Zoo, batch_of
 
 
 class LastTarget(Zoo):

@@ -19,7 +19,7 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
 from dprec.privacy.cores.adding import Adding
 from dprec.privacy.private_gradient import PrivateGradient
-from tests.models.zoo import MODELS, batch_for, batch_of, rows_of
+from tests.zoo.recommenders import MODELS, batch_for, batch_of, rows_of
 
 
 def gradient_of(model: Any, batch: Sequence[SequenceBatch], rule: PrivateGradient) -> dict[str, Tensor]:

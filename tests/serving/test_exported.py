@@ -17,7 +17,7 @@ from dprec.models import GRU, DPFormer, Recommender, Transformer
 from dprec.serving.exported import export_run
 from dprec.serving.served import Served
 from tests.models.test_export import RANKS
-from tests.models.zoo import ITEMS as ROWS
+from tests.zoo.recommenders import ITEMS as ROWS
 
 pytestmark = pytest.mark.full
 

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from dprec import private
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import clipped_sums, distance, one_by_one
 from tests.training.scripts import take
 
 USERS = 12
@@ -46,13 +46,6 @@ def trained(network: Network, losses: Losses, **options: Any) -> None:
     take(private(network, optimizer, data, losses=losses, **given | options))
 
 
-def clipped(network: Network, losses: Losses, batch: list[Tensor]) -> Tensor:
-    parameters = dict(network.named_parameters())
-    sums = {name: torch.zeros_like(p, dtype=torch.float64).detach() for name, p in parameters.items()}
-    add_clipped(sums, parameters, losses, Rows(batch), BOUND)
-    return torch.cat([total.flatten() for total in sums.values()])
-
-
 class Rows(list[Tensor]):
     """A batch of a list of tensors, as long as its users."""
 
@@ -61,54 +54,6 @@ class Rows(list[Tensor]):
 
     def select(self, users: Any) -> Rows:
         return Rows([tensor[list(users)] for tensor in self])
-
-
-def plain(network: Network, losses: Losses, batch: list[Tensor]) -> Tensor:
-    total = torch.zeros(sum(p.numel() for p in network.parameters()), dtype=torch.float64)
-    for user in range(len(batch[0])):
-        loss = losses(Rows([tensor[user : user + 1] for tensor in batch])).sum()
-        own = torch.autograd.grad(loss, list(network.parameters()), allow_unused=True, materialize_grads=True)
-        gradient = torch.cat([part.double().flatten() for part in own])
-        total += gradient * BOUND.scale(gradient.norm())
-    return total
-
-
-def scaled_rows(network: Network) -> Tensor:
-    rows = network.table[torch.arange(6)]
-    rows.mul_(3.0)
-    return rows
-
-
-def a_row_left_out(network: Network) -> Tensor:
-    rows = F.embedding(torch.arange(6), network.table)
-    rows[0] = 0.0
-    return rows
-
-
-def changed_through_a_view(network: Network) -> Tensor:
-    rows = network.table[torch.arange(6)]
-    turned = rows.t()
-    rows.mul_(2.0)
-    return turned
-
-
-def changed_beside_its_view(network: Network) -> Tensor:
-    rows = network.table[torch.arange(6)]
-    rows.t().mul_(2.0)
-    return rows.t()
-
-
-@pytest.mark.parametrize("make", [scaled_rows, a_row_left_out, changed_through_a_view, changed_beside_its_view])
-def test_rows_that_are_changed_in_place_before_their_use_are_exact(make: Callable[[Network], Tensor]) -> None:
-    torch.manual_seed(0)
-    network = Network()
-
-    def losses(batch: list[Tensor]) -> Tensor:
-        return network.losses(network.inner(batch[0]).tanh() @ make(network), batch[1])
-
-    found, exact = clipped(network, losses, people()), plain(network, losses, people())
-    assert (found - exact).norm() <= 1e-4 * BOUND.max_norm
-    trained(network, losses)
 
 
 def test_rows_that_are_changed_in_place_after_their_use_are_refused_for_that() -> None:
@@ -134,8 +79,9 @@ def test_a_user_who_is_alone_and_has_no_such_rows_stops_no_run() -> None:
         return network.losses(hidden, kind)
 
     for size in (1, 2, USERS):
-        found, exact = clipped(network, losses, people(size)), plain(network, losses, people(size))
-        assert (found - exact).norm() <= 1e-4 * BOUND.max_norm
+        batch = Rows(people(size))
+        found, exact = clipped_sums(network, [batch], BOUND, losses), one_by_one(network, batch, BOUND, losses)
+        assert distance(found, exact) <= 1e-4 * BOUND.max_norm
     trained(network, losses, steps=10, loader={"max_users": 1})
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from dprec.data import SequenceBatch
 from dprec.models import GRU, LSTM
-from tests.models.zoo import MODELS, Zoo, batch_for, batch_of, recurrent, transformer
 from tests.privacy.private_steps import look_at
+from tests.zoo.recommenders import MODELS, Zoo, batch_for, batch_of, recurrent, transformer
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -29,9 +29,10 @@ from dprec.sparsity.rows import row_rules
 from dprec.training.callback import Privacy
 from dprec.verify.in_double import InDouble
 from dprec.verify.one_share import BrokenPromise
-from tests.models.zoo import MODELS, batch_for, dual_encoder, transformer
 from tests.privacy import support
 from tests.privacy.private_steps import People, Steps
+from tests.zoo import SMALL
+from tests.zoo.recommenders import MODELS, batch_for, dual_encoder, transformer
 
 STEPS = 50
 FEW = {"people": 30, "steps": 3}
@@ -239,7 +240,6 @@ def test_debts_that_are_forgotten_are_found(rows: int) -> None:
 
 
 ALL = sorted(MODELS)
-LOOKED_UP = ("dual-encoder", "dual-encoder-tied", "dlrm", "pctr", "low-rank", "logistic")
 STRATEGIES: list[Callable[[], list[Any]]] = [
     lambda: [AdaFEST(threshold=2.0)],
     lambda: [ExponentialSelection(keep=6)],
@@ -253,7 +253,7 @@ def honest_run(number: int) -> Steps:
     torch.manual_seed(number)
     name = ALL[number % len(ALL)]
     model = MODELS[name]().train()
-    ways = STRATEGIES[number % len(STRATEGIES)]() if name in LOOKED_UP else []
+    ways = STRATEGIES[number % len(STRATEGIES)]() if "looked up" in SMALL[name].tags else []
     clip = Clipping(("auto-v", "auto-s", "flat")[number % 3], (0.1, 1.0, 7.0)[number // 3 % 3])
     people = People(batch_for(name, 30, seed=number), most=(2, 6, 30)[number // 2 % 3])
     low = number % 5 == 4 and name not in ("lstm", "lstm-two-layers", "bare-cells")

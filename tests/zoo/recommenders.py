@@ -1,4 +1,4 @@
-"""Small models that use their parameters in every way a user might, and batches that are awkward."""
+"""Whole models: dprec's own, and some that use their parameters in every way a user might; batches that are awkward."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from dprec.models import (
 from dprec.models.clicks import ClickModel
 from dprec.models.items.discriminant import DiscriminantItems
 from dprec_kernels import catalogue_softmax
+from tests.zoo import SMALL, Make, register, tagged
 
 SomeSpectral = TypeVar("SomeSpectral", bound=PrivateALS | Spectral)
 ITEMS, LENGTH = 23, 9
@@ -224,6 +225,10 @@ class BagsOfEverything(ClickModel):
         return self.out(x.tanh()).squeeze(1)
 
 
+def dlrm(**options: Any) -> DLRM:
+    return DLRM(NUMBERS, VOCABULARIES, bottom=[5], embedding_std=0.5, **options)
+
+
 def transformer(**options: Any) -> Transformer:
     settings = {
         "dim": 8,
@@ -267,49 +272,6 @@ def described(model: SomeSpectral) -> SomeSpectral:
     return model
 
 
-MODELS = {
-    "transformer": transformer,
-    "transformer-post-gelu": lambda: transformer(norm="post", activation="gelu", heads=2, fade=0.7),
-    "transformer-untied": lambda: transformer(tied=False),
-    "transformer-halved-untied": lambda: transformer(tied=False, dim=4),
-    "transformer-negatives": lambda: transformer(negatives=5),
-    "dpformer": dpformer,
-    "dpformer-post-gelu": lambda: dpformer(norm="post", activation="gelu", heads=2, fade=0.7),
-    "dpformer-small-network": lambda: dpformer(network_scale=0.01, start_mean=0.3, fade=0.8),
-    "dpformer-popular": lambda: dpformer(popular=True),
-    "dual-encoder": dual_encoder,
-    "dual-encoder-tied": lambda: dual_encoder(tied=True, context=3, negatives=1),
-    "dual-encoder-all-items": lambda: dual_encoder(negatives=None),
-    "dual-encoder-transformer": lambda: dual_encoder(tower="transformer", heads=2),
-    "fixed-negatives": FixedNegatives,
-    "functional-tying": FunctionalTying,
-    "transposed-tying": TransposedTying,
-    "layer-twice": LayerCalledTwice,
-    "indexed-weight": IndexedWeight,
-    "broadcast-positions": BroadcastPositions,
-    "scales-and-products": ScalesAndProducts,
-    "in-place": InPlace,
-    "uneven-use": UnevenUse,
-    "flattened-tokens": FlattenedTokens,
-    "spectral": spectral,
-    "spectral-discriminant": lambda: spectral(pair_share=0.5, lead_share=0.3),
-    "spectral-former": spectral_former,
-    "private-als": lambda: described(PrivateALS(ITEMS, top=12, rank=5, max_length=LENGTH)),
-    "gru": lambda: recurrent(GRU),
-    "lstm": lambda: recurrent(LSTM),
-    "gru-shortcut": lambda: recurrent(GRU, shortcut_mean=0.3, network_scale=0.25, fade=0.8),
-    "gru-two-layers": lambda: recurrent(GRU, layers=2),
-    "lstm-two-layers": lambda: recurrent(LSTM, layers=2),
-    "bare-cells": BareCells,
-    "stepwise": Stepwise,
-    "dlrm": lambda: DLRM(NUMBERS, VOCABULARIES, dim=3, bottom=[5], top=[6, 4], embedding_std=0.5),
-    "pctr": lambda: PCTR(NUMBERS, VOCABULARIES, hidden=[6, 5], pooling="mean", embedding_std=0.5),
-    "low-rank": lambda: DLRM(NUMBERS, VOCABULARIES, dim=4, bottom=[5], top=[6], low_rank=2, embedding_std=0.5),
-    "logistic": lambda: Logistic(NUMBERS, VOCABULARIES),
-    "bags": BagsOfEverything,
-}
-
-
 def batch_of(users: int, length: int = LENGTH, seed: int = 0) -> SequenceBatch:
     """Histories of very different length, with repeats inside a user; user 1 has no target at all."""
     generator = torch.Generator().manual_seed(seed)
@@ -335,16 +297,61 @@ def clicks_of(records: int, seed: int = 0) -> ClickBatch:
     return ClickBatch(numbers, categories, torch.randint(0, 2, (records,), generator=generator).float())
 
 
-BATCHES = dict.fromkeys(("dlrm", "pctr", "logistic", "bags", "low-rank"), clicks_of)
-
-
-def batch_for(name: str, users: int, seed: int = 0) -> Any:
-    """A batch that the model of this name takes."""
-    return BATCHES.get(name, batch_of)(users, seed=seed)
-
-
 def rows_of(batch: Any, users: Any) -> Any:
     rows = type(batch)(*(tensor[users] for tensor in batch_tensors(batch)))
     if hasattr(batch, "own_length"):
         rows.own_length = batch.own_length
     return rows
+
+
+RANKS: dict[str, tuple[str, Make]] = {
+    "transformer": ("ours, exports", transformer),
+    "transformer-post-gelu": ("ours, exports", lambda: transformer(norm="post", activation="gelu", heads=2, fade=0.7)),
+    "transformer-untied": ("ours, exports", lambda: transformer(tied=False)),
+    "transformer-halved-untied": ("ours, exports", lambda: transformer(tied=False, dim=4)),
+    "transformer-negatives": ("ours, exports", lambda: transformer(negatives=5)),
+    "dpformer": ("ours, exports", dpformer),
+    "dpformer-post-gelu": ("ours, exports", lambda: dpformer(norm="post", activation="gelu", heads=2, fade=0.7)),
+    "dpformer-small-network": ("ours, exports", lambda: dpformer(network_scale=0.01, start_mean=0.3, fade=0.8)),
+    "dpformer-popular": ("ours, exports", lambda: dpformer(popular=True)),
+    "dual-encoder": ("ours, exports, looked up", dual_encoder),
+    "dual-encoder-tied": ("ours, unrolled, looked up", lambda: dual_encoder(tied=True, context=3, negatives=1)),
+    "dual-encoder-all-items": ("ours, exports", lambda: dual_encoder(negatives=None)),
+    "dual-encoder-transformer": ("ours, exports", lambda: dual_encoder(tower="transformer", heads=2)),
+    "spectral": ("ours, exports", spectral),
+    "spectral-discriminant": ("ours, exports", lambda: spectral(pair_share=0.5, lead_share=0.3)),
+    "spectral-former": ("ours, exports", spectral_former),
+    "private-als": ("ours, unrolled", lambda: described(PrivateALS(ITEMS, top=12, rank=5, max_length=LENGTH))),
+    "gru": ("ours, unrolled", lambda: recurrent(GRU)),
+    "lstm": ("ours, unrolled", lambda: recurrent(LSTM)),
+    "gru-shortcut": ("ours", lambda: recurrent(GRU, shortcut_mean=0.3, network_scale=0.25, fade=0.8)),
+    "gru-two-layers": ("ours", lambda: recurrent(GRU, layers=2)),
+    "lstm-two-layers": ("ours", lambda: recurrent(LSTM, layers=2)),
+    "fixed-negatives": ("", FixedNegatives),
+    "functional-tying": ("", FunctionalTying),
+    "transposed-tying": ("", TransposedTying),
+    "layer-twice": ("", LayerCalledTwice),
+    "indexed-weight": ("", IndexedWeight),
+    "broadcast-positions": ("", BroadcastPositions),
+    "scales-and-products": ("", ScalesAndProducts),
+    "in-place": ("", InPlace),
+    "uneven-use": ("", UnevenUse),
+    "flattened-tokens": ("", FlattenedTokens),
+    "bare-cells": ("", BareCells),
+    "stepwise": ("", Stepwise),
+}
+CLICKS: dict[str, tuple[str, Make]] = {
+    "dlrm": ("ours, looked up", lambda: dlrm(dim=3, top=[6, 4])),
+    "low-rank": ("ours, looked up", lambda: dlrm(dim=4, top=[6], low_rank=2)),
+    "pctr": ("ours, looked up", lambda: PCTR(NUMBERS, VOCABULARIES, [6, 5], pooling="mean", embedding_std=0.5)),
+    "logistic": ("ours, looked up", lambda: Logistic(NUMBERS, VOCABULARIES)),
+    "bags": ("", BagsOfEverything),
+}
+register("model, ranks", batch_of, RANKS)
+register("model, clicks", clicks_of, CLICKS)
+MODELS = {name: small.make for name, small in tagged("model").items()}
+
+
+def batch_for(name: str, users: int, seed: int = 0) -> Any:
+    """A batch that the model of this name takes."""
+    return SMALL[name].batch(users, seed=seed)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, rnn, spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
 
+from tests.zoo import Small, enter
+
 USERS, LENGTH, DIM, ITEMS = 5, 4, 4, 9
 
-Verdict = Literal["exact", "alone", "refused"]
 Use = Callable[[Any, Tensor, Tensor], Tensor]  # (parts, vectors (B, T, d), ids (B, T)) -> (B, ...)
 
 
@@ -54,8 +56,8 @@ class Parts(nn.Module):
         return super().__getattr__(name)
 
 
-def histories(users: int = USERS) -> Tensor:
-    ids = torch.randint(1, ITEMS, (users, LENGTH), generator=torch.Generator().manual_seed(0))
+def histories(users: int = USERS, seed: int = 0) -> Tensor:
+    ids = torch.randint(1, ITEMS, (users, LENGTH), generator=torch.Generator().manual_seed(seed))
     return ids * (torch.arange(LENGTH) < 1 + torch.arange(users).unsqueeze(1) % LENGTH)
 
 
@@ -418,4 +420,55 @@ REFUSED: dict[str, Form] = {
     "a mean over the batch": Form(lambda m, x, ids: m.mix(x) - m.mix(x).mean(0), linear, "users' order|who else"),
 }
 
-FORMS: dict[Verdict, dict[str, Form]] = {"exact": EXACT, "alone": ALONE, "refused": REFUSED}
+
+def scaled(scale: Callable[[Tensor], Any]) -> Form:
+    """A scale made of all users' values, which says nothing of them."""
+    return Form(lambda m, x, ids: (y := m.mix(x[:, 0])) * scale(y.detach()), linear)
+
+
+def filled(y: Tensor) -> Tensor:
+    buffer = torch.empty(len(y), 2, device=y.device)
+    buffer[:, 0] = y[:, 0]
+    buffer[:, 1] = 1.0
+    return buffer.sum(1, keepdim=True)
+
+
+def computed(of: Callable[[Tensor], Tensor]) -> Form:
+    """What is computed of parameters alone is carried back user by user, also where torch.vmap has no right rule."""
+    return Form(lambda m, x, ids: (x @ of(m.rows)).tanh(), lambda: {"rows": p(DIM, DIM)})
+
+
+def in_place(change: Callable[[Tensor], Any], after: Callable[[Tensor], Tensor] = lambda rows: rows) -> Form:
+    """Rows of a table that are changed in place before their use."""
+
+    def use(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+        rows = F.embedding(torch.arange(DIM, device=x.device), m.rows)
+        turned = after(rows)
+        change(rows)
+        return m.mix(x).tanh() @ turned
+
+    return Form(use, lambda: {"rows": p(DIM, DIM), **linear()})
+
+
+GRAPH = (torch.arange(DIM * DIM).view(DIM, DIM) % 3 == 0).float()
+ALSO_EXACT: dict[str, Form] = {
+    "a parameter's distances to itself": computed(lambda rows: torch.cdist(rows, rows.flip(0))),
+    "a parameter by a sparse matrix": computed(lambda rows: torch.sparse.mm(GRAPH.to_sparse(), rows)),
+    "a parameter by a sparse matrix of rows": computed(lambda rows: GRAPH.to_sparse_csr() @ rows),
+    "a parameter that was sparse": computed(lambda rows: rows.to_sparse().to_dense() * 2),
+    "a parameter by itself": computed(lambda rows: rows @ rows),
+    "rows scaled in place": in_place(lambda rows: rows.mul_(3.0)),
+    "a row left out in place": in_place(lambda rows: rows.__setitem__(0, 0.0)),
+    "rows changed through a view": in_place(lambda rows: rows.mul_(2.0), lambda rows: rows.t()),
+    "rows changed beside their view": in_place(lambda rows: rows.t().mul_(2.0), lambda rows: rows.t()),
+    "new_full": scaled(lambda y: y.new_full((1,), 2.0)),
+    "new_tensor": scaled(lambda y: y.new_tensor([2.0])),
+    "all rows by a slice": scaled(lambda y: y[0:] * y[: len(y)]),
+    "ones like a position": scaled(lambda y: torch.ones_like(y.T[0]).sum() / len(y)),
+    "flat and back": scaled(lambda y: y.reshape(-1, 1).tanh().view_as(y)),
+    "zeros that are filled": scaled(filled),
+}
+_GROUPS = (("exact, listed", EXACT), ("exact", ALSO_EXACT), ("alone, listed", ALONE), ("refused, listed", REFUSED))
+for _tags, _forms in _GROUPS:
+    for _name, _form in _forms.items():
+        enter(Small(_name, frozenset({"form", *_tags.split(", ")}), ((partial(Model, _form), histories),), _form.says))
