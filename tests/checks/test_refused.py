@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, spectral_norm, weight_norm
+from torch.nn.utils import parametrizations
 from torch.optim import SGD
 
 from dprec import private
@@ -22,26 +22,6 @@ class With(Bag):
     def __init__(self, out: nn.Module) -> None:
         super().__init__()
         self.out = out  # type: ignore[assignment]
-
-
-class Mapped(Bag):
-    def each(self, events: Tensor) -> Tensor:
-        return torch.vmap(lambda row: self.out(row).squeeze(1))(self.table(events)) * (events != 0)
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: With(spectral_norm(nn.Linear(4, 1))), "'out'.*spectral_norm writes its vectors in every pass"),
-        (lambda: With(parametrizations.spectral_norm(nn.Linear(4, 1))), "'out.*spectral_norm writes its vectors"),
-        (lambda: With(weight_norm(nn.Linear(4, 1))), "'out'.*weight_norm keeps the weight.*parametrizations"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_modules_whose_uses_are_not_seen_are_refused_for_the_true_reason(make: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught:
-        train(make(), one)
-    assert "\n" not in str(caught.value)
 
 
 class TwoTables(nn.Module):
@@ -89,11 +69,6 @@ def test_memory_under_two_names_is_refused(kind: str, said: str, strategy: Any) 
     refused = said and (strategy is not None or kind == "overlapping")
     with pytest.raises(UserError, match=said) if refused else nullcontext():
         take(run)
-
-
-@pytest.mark.full
-def test_a_map_over_users_trains_by_each_user_alone() -> None:
-    assert train(Mapped(), one).steps == 4
 
 
 def test_the_way_out_that_is_named_trains() -> None:

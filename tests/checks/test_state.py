@@ -6,32 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dprec.checks.state import Unchanged, checksum
 from dprec.errors import MixedUsers, UserError
 from tests.checks.test_loading import Bag, one, train
-
-
-class Writes(Bag):
-    """Writes the mean of its users' items somewhere, from some step on."""
-
-    start = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.codebook = nn.Parameter(torch.zeros(4))
-        self.frozen = nn.Parameter(torch.zeros(4), requires_grad=False)
-        self.register_buffer("seen", torch.zeros(4))
-        self.register_buffer("unsaved", torch.zeros(4), persistent=False)
-
-    def write(self, value: float) -> None:
-        raise NotImplementedError
-
-    def losses(self, batch: Any) -> Tensor:
-        if self.global_step >= self.start:
-            self.write(float(batch.events.float().mean()))
-        return super().losses(batch) + self.codebook.sum()
 
 
 class Hooked(Bag):

@@ -1,4 +1,7 @@
-"""A run folder, checkpoint, recipe or export from elsewhere runs no code, and what is wrong with it is one line."""
+"""A run folder, checkpoint, recipe or export from elsewhere runs no code unless it is trusted by name.
+
+What is wrong with it is one line.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import pickle
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,8 +29,10 @@ from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
 from dprec.report import main as report
+from dprec.run.saved.checkpoints import load_run
 from dprec.run.saved.resume import resume_command
 from dprec.serve import main as serve
+from dprec.serving.served import load
 from tests.commands import support
 
 PAYLOAD = "touch ran"
@@ -111,6 +117,85 @@ def test_a_changed_checkpoint_is_refused(copy: Path, capsys: pytest.CaptureFixtu
     torch.save(checkpoint, last)
     for command, words in COMMANDS:
         refused(capsys, command, "sent", *words)
+
+
+NAMED: dict[str, Callable[[dict], Any]] = {
+    "the model": lambda it: it["model"].update(class_path="sent_module.Model"),
+    "inside the model": lambda it: it["model"]["init_args"].update(more=[{"class_path": "sent_module.Model"}]),
+    "in a class that takes modules": lambda it: it.update(  # jsonargparse imports what a string names there
+        model={
+            "class_path": "dprec.auditing.planted.CanariedSequences",
+            "init_args": {"canaries": "sent_module.Model"},
+        }
+    ),
+    "the data": lambda it: it["data"].update(class_path="sent_module.Model"),
+}
+
+
+def tampered(copy: Path, change: Callable[[dict], Any]) -> str:
+    """Let a checkpoint say so, beside a module that should not be imported."""
+    checkpoint = torch.load(copy / "checkpoints/last.ckpt", weights_only=True)
+    change(checkpoint["dprec"])
+    torch.save(checkpoint, copy / "checkpoints/last.ckpt")
+    (copy.parent / "sent_module.py").write_text(HOSTILE)
+    sys.modules.pop("sent_module", None)
+    return copy.name
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_checkpoint_runs_no_module_of_the_working_folder(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.syspath_prepend(os.getcwd())
+    run = tampered(copy, NAMED[name])
+    for command, words in COMMANDS[1:2] if name == "the data" else COMMANDS:
+        said = refused(capsys, command, run, *words)
+        assert re.search(r"names \S+, which is not dprec's: add --trust \S+ to run it", said)
+        refused(capsys, command, run, *words, "--trust", "sent_mod")  # a module's name, not the beginning of one
+
+
+def test_a_checkpoint_does_not_say_where_files_are_made(copy: Path, here: Path) -> None:
+    def elsewhere(ours: dict) -> None:
+        ours["model"]["init_args"]["memory_map"] = str(here / "made" / "here")
+
+    load_run(tampered(copy, elsewhere))
+    assert not (here / "made").exists()
+
+
+def test_what_is_trusted_runs(copy: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(here))
+    (here / "mine.py").write_text("from dprec.models import Transformer\n\n\nclass Mine(Transformer):\n    pass\n")
+
+    def same_by_another_name(ours: dict) -> None:
+        ours["model"]["class_path"] = "mine.Mine"
+
+    run = tampered(copy, same_by_another_name)
+    assert recommend([run, "--history", "film1", "--trust", "other,mine"]) == 0
+    assert evaluate([run, "--trust", "mine"]) == 0
+    assert type(load_run(run, ["mine"])[1]).__name__ == "Mine"
+    assert type(load(run, trust=["mine"]).model).__name__ == "Mine"
+
+
+def test_data_named_by_the_person_need_no_trust(copy: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(here))
+    (here / "my_data.py").write_text("from dprec.data import Sequences\n\n\nclass Mine(Sequences):\n    pass\n")
+    log = torch.load(copy / "checkpoints/last.ckpt", weights_only=True)["dprec"]["data"]["init_args"]["path"]
+    words = ["--data", "my_data.Mine", "--data.dataset", "file", "--data.path", log, "--data.min_events", "0"]
+    assert evaluate([tampered(copy, NAMED["the data"]), *words]) == 0
+
+
+def test_a_run_folder_is_its_owners_alone(
+    trained: Path, recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert stat.S_IMODE(trained.stat().st_mode) == 0o700
+    args = [str(recipe), "--trainer.max_steps", "1"]
+    assert fit(args) == 0  # runs/films/1
+    assert stat.S_IMODE((here / "runs/films/1").stat().st_mode) == 0o700
+    (here / "shared").mkdir(mode=0o755)
+    capsys.readouterr()
+    assert fit([*args, "--out", "shared"]) == 0
+    assert "others can read shared" in capsys.readouterr().err
+    assert stat.S_IMODE((here / "shared").stat().st_mode) == 0o755
 
 
 @pytest.mark.parametrize("catalogue", [None, ["film1"], [1] * 12, "film1film2fi"])

@@ -77,26 +77,6 @@ def norm_from_padding() -> Iterator[None]:
 
 
 @contextmanager
-def sum_in_bfloat16() -> Iterator[None]:
-    record, right, real = clipping.record, clipping._clip, list[tuple[Tensor, int]]()
-
-    def recorded(*given: Any, **options: Any) -> Any:
-        made = record(*given, **options)
-        real.append((made.losses, made.real))
-        return made
-
-    def wrong(sums: Any, contributions: Any, losses: Any, *rest: Any) -> Any:
-        users = next((users for known, users in real if known is losses), 0)
-        if users > 1:
-            for use in (use for uses in contributions.values() for use in uses):
-                use.forget(torch.arange(len(losses)) == users - 1)
-        return right(sums, contributions, losses, *rest)
-
-    with mock.patch.object(clipping, "record", recorded), mock.patch.object(clipping, "_clip", wrong):
-        yield
-
-
-@contextmanager
 def last_user_dropped() -> Iterator[None]:
     """The last user of a micro-batch of several does not count."""
     right = clipping.add_recorded
@@ -197,7 +177,6 @@ def mixed(parts: list[Any]) -> list[Any]:
     [
         (lost_cross_term, None, "tied", "clipping norms|has norm"),
         (norm_from_padding, None, "transformer", "among others than alone"),
-        (sum_in_bfloat16, None, "transformer", "bfloat16|clipping norms"),
         (nothing_wrong, twice, "transformer", "rows: give one row each"),
         (nothing_wrong, in_place_of_another, "transformer", "other numbers than the data gives"),
         (last_user_dropped, None, "transformer", "autograd gives|another sum"),
