@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 from unittest import mock
 
 import pytest
-import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +17,7 @@ from dprec.errors import UserError
 from dprec.gradients.contributions import Outer
 from dprec.gradients.uses.arguments import by_user
 from dprec.gradients.uses.registry import RULES, rule
+from tests.quiet import trainer
 
 USERS, ITEMS, LENGTH, DIM = 40, 20, 6, 8
 
@@ -83,13 +82,10 @@ def together(rows: list[Tensor]) -> list[Tensor]:
 
 
 def train(model: Mine) -> Privacy:
-    warnings.simplefilter("ignore")
     rows = torch.randint(1, ITEMS, (USERS, LENGTH), generator=torch.Generator().manual_seed(0))
     loader = DataLoader(rows, batch_sampler=PoissonBatches(USERS, 20), collate_fn=together)  # type: ignore[arg-type]
     privacy = Privacy(noise_multiplier=1.0)
-    quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    trainer = pl.Trainer(max_steps=3, accelerator="cpu", enable_model_summary=False, callbacks=[privacy], **quiet)
-    trainer.fit(model, loader)
+    trainer(privacy, max_steps=3).fit(model, loader)
     return privacy
 
 

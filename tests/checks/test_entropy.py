@@ -19,6 +19,7 @@ from dprec.checks.entropy import Streams
 from dprec.checks.same_draws import SameDraws
 from dprec.data import PoissonBatches
 from dprec.training.loaders import private_loader
+from tests.quiet import trainer
 
 USERS = 24
 
@@ -89,11 +90,7 @@ def rows_of_a_run(privacy: Privacy, workers: int, **options: Any) -> Tensor:
     watch, batches = Watch(), PoissonBatches(USERS, 12)
     options |= {"generator": torch.Generator().manual_seed(0)} if workers else {}
     loader = DataLoader(Augmented(), batch_sampler=batches, collate_fn=Mask(), num_workers=workers, **options)
-    quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    trainer = pl.Trainer(
-        max_steps=5, accelerator="cpu", enable_model_summary=False, callbacks=[privacy, watch], **quiet
-    )
-    trainer.fit(Weighs(), loader)
+    trainer(privacy, watch, max_steps=5).fit(Weighs(), loader)
     return torch.cat(watch.rows)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -16,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from dprec import Learner, Privacy
 from dprec.data import PoissonBatches
 from dprec.errors import UserError
+from tests.quiet import trainer
 
 USERS, LENGTH, ITEMS = 40, 7, 12
 
@@ -81,13 +80,10 @@ def train(
     make: Any = DataLoader,
     **options: Any,
 ) -> Privacy:
-    warnings.simplefilter("ignore")
     sampler = sampler or PoissonBatches(USERS, 20)
     loader = make(dataset or Histories(), batch_sampler=sampler, collate_fn=collate, **options)
     privacy = Privacy(noise_multiplier=1.0)
-    quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    run = pl.Trainer(max_steps=4, accelerator="cpu", enable_model_summary=False, callbacks=[privacy], **quiet)
-    run.fit(model, loader)
+    trainer(privacy, max_steps=4).fit(model, loader)
     return privacy
 
 

@@ -39,6 +39,13 @@ def refused(capsys: Any, command: Any, words: Sequence[str]) -> str:
     return told
 
 
+def answered(capsys: Any, command: Any, *words: object) -> dict:
+    """What a command says with --json."""
+    capsys.readouterr()
+    assert command([*map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
 class Unwritten(SequenceRecommender):
     """A model somebody has begun."""
 

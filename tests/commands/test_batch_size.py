@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
-from tests.commands.support import strict
+from tests.commands.support import answered, strict
 
 
 @pytest.mark.full
@@ -19,11 +18,9 @@ def test_a_recipes_batch_that_is_more_than_the_users_is_made_to_fit(
 ) -> None:
     (here / "large.yaml").write_text(recipe.read_text().replace("batch_size: 15", "batch_size: 4096"))
     assert "4096" in (here / "large.yaml").read_text()
-    assert plan(["large.yaml", "--json"]) == 0
-    planned = json.loads(capsys.readouterr().out)
+    planned = answered(capsys, plan, "large.yaml")
     assert (planned["users"], planned["batch_size"]) == (60, 15)
-    assert plan(["large.yaml", "--users", "3000", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["batch_size"] == 750
+    assert answered(capsys, plan, "large.yaml", "--users", "3000")["batch_size"] == 750
     assert fit(["large.yaml", "--out", "run", "--trainer.max_steps", "3"]) == 0
     assert "data.batch_size 4,096 is more than the 60 users: a step takes 15" in capsys.readouterr().err
     assert strict(here / "run/metrics.json")["sampling_rate"] == 15 / 60
@@ -33,7 +30,5 @@ def test_a_recipes_batch_that_is_more_than_the_users_is_made_to_fit(
 
 def test_no_batch_size_means_one_that_fits(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "none.yaml").write_text(recipe.read_text().replace("batch_size: 15", "batch_size: null"))
-    assert plan(["none.yaml", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["batch_size"] == 15
-    assert plan(["none.yaml", "--users", "100000", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["batch_size"] == 1024
+    assert answered(capsys, plan, "none.yaml")["batch_size"] == 15
+    assert answered(capsys, plan, "none.yaml", "--users", "100000")["batch_size"] == 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from unittest import mock
@@ -18,7 +17,7 @@ from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import read_checkpoint
-from tests.commands.support import strict
+from tests.commands.support import answered, strict
 from tests.commands.test_resume import fit_and_die
 
 
@@ -53,9 +52,7 @@ def test_it_is_paid_for_said_and_has_what_many_users_met(log: Path, here: Path, 
     assert "assumed public: the number of users (200); not covered" in sentence
     for name in ("run/metrics.json", "run/privacy.json", "run/config.yaml"):
         assert "secret" not in (here / name).read_text()
-    capsys.readouterr()
-    assert evaluate(["run", "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
+    again = answered(capsys, evaluate, "run")
     assert again["ndcg@10"] == pytest.approx(strict(here / "run/metrics.json")["ndcg@10"])
     assert recommend(["run", "--history", "film01"]) == 0
 
@@ -130,8 +127,7 @@ def test_a_plan_asks_nothing_of_the_data(log: Path, capsys: pytest.CaptureFixtur
     with mock.patch.object(PrivateCatalogue, "choose", side_effect=AssertionError):
         assert plan([str(log)]) == 2
         assert "with --users N" in capsys.readouterr().err
-        assert plan([str(log), "--users", "200", "--json"]) == 0
-        planned = json.loads(capsys.readouterr().out)
+        planned = answered(capsys, plan, str(log), "--users", "200")
     assert planned["releases"][0]["what"] == "item catalogue"
     assert planned["epsilon"] <= 8
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
 from dprec.tune import main as tune
-from tests.commands.support import refused, strict
+from tests.commands.support import answered, refused, strict
 from tests.commands.test_resume import fit_and_die
 
 RECORDS, STEPS, BATCH = 700, 6, 60
@@ -106,9 +105,7 @@ def test_the_verdict_is_by_the_metrics_asked_for(
 
 def test_evaluate_gives_what_the_run_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = strict(run / "metrics.json")
-    capsys.readouterr()
-    assert evaluate([str(run), "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
+    again = answered(capsys, evaluate, str(run))
     for name in ("auc", "log_loss", "normalised_entropy", "base_rate_log_loss", "guarantee", "records", "protocol"):
         assert again[name] == pytest.approx(report[name]), name
     assert evaluate([str(run), "--metrics", "auc"]) == 0
@@ -148,8 +145,7 @@ def test_mistakes_cost_one_line(
 def test_a_plan_counts_records(clicks: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     for counted in ([], ["--users", str(TRAINING)]):
-        assert plan([str(clicks), *counted, "--json"]) == 0
-        planned = json.loads(capsys.readouterr().out)
+        planned = answered(capsys, plan, str(clicks), *counted)
         assert (planned["users"], planned["unit"], planned["items"]) == (TRAINING, "record", None)
     assert plan([str(clicks)]) == 0
     assert "600 records" in capsys.readouterr().out

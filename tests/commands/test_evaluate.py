@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,11 @@ from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.run.saved.checkpoints import load_run
 from dprec.run.tasks.ranking import Ranking, popularity_places
-from tests.commands.support import strict
-
-
-def evaluated(capsys: pytest.CaptureFixture[str], *args: str) -> dict:
-    capsys.readouterr()
-    assert evaluate([*args, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+from tests.commands.support import answered, strict
 
 
 def test_gives_what_the_run_reported(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report, again = strict(trained / "metrics.json"), evaluated(capsys, str(trained))
+    report, again = strict(trained / "metrics.json"), answered(capsys, evaluate, str(trained))
     for key in report:
         if "@" in key or key in ("users", "items", "epsilon", "guarantee", "protocol"):
             assert again[key] == pytest.approx(report[key]), key
@@ -50,7 +43,7 @@ def test_other_data_is_ranked_in_the_models_own_ids(
             scores = model.encode(ids)[0, -1] @ model.item_table.T
         scores[[0, *ids[0].tolist()]] = -torch.inf
         hits.append(float(catalogue.index(f"film{target}") in scores.topk(3).indices))
-    again = evaluated(capsys, str(trained), "--data.path", "new.txt", "--metrics", "hit@3")
+    again = answered(capsys, evaluate, str(trained), "--data.path", "new.txt", "--metrics", "hit@3")
     assert (again["users"], again["items"]) == (2, 12)
     assert again["hit@3"] == sum(hits) / 2
 
@@ -58,7 +51,7 @@ def test_other_data_is_ranked_in_the_models_own_ids(
 def test_validation_split(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = [str(recipe), "--privacy", "null", "--trainer.max_steps", "2", "--out", "run"]
     assert fit([*args, "--data.validation", "true"]) == 0
-    test, validation = (evaluated(capsys, "run", "--split", split) for split in ("test", "validation"))
+    test, validation = (answered(capsys, evaluate, "run", "--split", split) for split in ("test", "validation"))
     assert test["split"] == "test"
     assert test["popularity_ndcg@10"] != validation["popularity_ndcg@10"]
 
@@ -80,8 +73,8 @@ def test_a_recipe_says_what_is_reported(recipe: Path, here: Path, capsys: pytest
     assert {key for key in report if "@" in key} == set(names)
     for which in ("", "/all"):
         assert report[f"recall@5{which}"] == report[f"hit@5{which}"] == pytest.approx(5 * report[f"precision@5{which}"])
-    assert {key for key in evaluated(capsys, "run") if "@" in key} == set(names)  # as the run did
-    again = evaluated(capsys, "run", "--metrics", "recall@20")
+    assert {key for key in answered(capsys, evaluate, "run") if "@" in key} == set(names)  # as the run did
+    again = answered(capsys, evaluate, "run", "--metrics", "recall@20")
     assert {key for key in again if "recall" in key} == {
         f"{prefix}recall@20{which}" for prefix in ("", "popularity_") for which in ("", "/all")
     }
@@ -93,9 +86,9 @@ def test_a_sample_of_users_says_that_it_is_one(
 ) -> None:
     """Its means lie within a few standard errors of those of all users, and both tables say who was ranked."""
     monkeypatch.setenv("COLUMNS", "200")  # a narrow terminal breaks a table's heads
-    all_users = evaluated(capsys, str(trained))
+    all_users = answered(capsys, evaluate, str(trained))
     assert "standard_errors" not in all_users
-    some = evaluated(capsys, str(trained), "--data.metrics_users", "40")
+    some = answered(capsys, evaluate, str(trained), "--data.metrics_users", "40")
     assert (some["evaluated_users"], some["held_out_users"]) == (40, 60)
     assert set(some["standard_errors"]) == {key for key in all_users if "@" in key}
     for name, error in some["standard_errors"].items():
@@ -111,7 +104,7 @@ def test_a_sample_of_users_says_that_it_is_one(
 
 def test_lists_are_measured_beside_ranks(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The popular items are the same for all but what each has seen, and no list is more popular than theirs."""
-    found = evaluated(capsys, str(trained), "--metrics", "mrr@5,coverage@1,novelty@1")
+    found = answered(capsys, evaluate, str(trained), "--metrics", "mrr@5,coverage@1,novelty@1")
     assert found["popularity_coverage@1/all"] == pytest.approx(1 / 12)
     assert found["novelty@1/all"] >= found["popularity_novelty@1/all"] - 1e-9
     assert 0 < found["mrr@5"] < 1

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.recommend import main as recommend
-from tests.commands.support import refused
+from tests.commands.support import answered, refused
 from tests.commands.test_resume import fit_and_die
 
 RECIPE = """
@@ -83,8 +83,7 @@ def test_a_recipe_trains_it_evaluates_it_and_recommends(recipe: Path, capsys: py
     assert metrics["steps"] == 3
     capsys.readouterr()
     trust = ["--trust", __name__]
-    assert evaluate(["run", "--json", *trust]) == 0
-    assert json.loads(capsys.readouterr().out)["ndcg@10"] == metrics["ndcg@10"]
+    assert answered(capsys, evaluate, "run", *trust)["ndcg@10"] == metrics["ndcg@10"]
     assert recommend(["run", "--history", "1,2,3", *trust]) == 0
     assert "score" in capsys.readouterr().out
 

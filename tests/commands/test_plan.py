@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -14,22 +13,16 @@ from dprec.models import Learner, TextClassifier
 from dprec.plan import main as plan
 from dprec.sparsity import AdaFEST
 from dprec_kernels.contribution_map import reference
-from tests.commands.support import strict
+from tests.commands.support import answered, strict
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-
-
-def planned(capsys: pytest.CaptureFixture[str], *args: str) -> dict:
-    capsys.readouterr()
-    assert plan([*args, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def test_the_papers_noise_multiplier(capsys: pytest.CaptureFixture[str]) -> None:
     """N = 6040, B = 1024, 100 epochs, δ = 1/6040; no data is read."""
     recipe = str(RECIPES / "movielens_transformer.yaml")
     schedule = ["--data.batch_size", "1024", "--trainer.max_steps", "-1", "--trainer.max_epochs", "100"]
-    answer = planned(capsys, recipe, "--users", "6040", "--items", "3416", "--privacy.epsilon", "5", *schedule)
+    answer = answered(capsys, plan, recipe, "--users", "6040", "--items", "3416", "--privacy.epsilon", "5", *schedule)
     assert answer["noise_multiplier"] == pytest.approx(3.29, abs=0.01)
     assert (answer["users"], answer["items"], answer["steps"]) == (6040, 3416, 590)
     assert answer["delta"] == 1 / 6040
@@ -42,7 +35,7 @@ def test_the_papers_noise_multiplier(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_is_planned_is_what_a_run_spends(trained: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer, report = planned(capsys, str(recipe)), strict(trained / "metrics.json")
+    answer, report = answered(capsys, plan, str(recipe)), strict(trained / "metrics.json")
     for key in ("users", "items", "steps", "sampling_rate", "noise_multiplier", "delta", "epsilon"):
         assert answer[key] == pytest.approx(report[key]), key
 
@@ -57,7 +50,7 @@ def test_what_the_filters_leave_out_is_told(recipe: Path, capsys: pytest.Capture
 
 def test_a_given_noise_multiplier(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = "--privacy.epsilon null --privacy.noise_multiplier 3 --users 1000 --trainer.max_steps 5"
-    answer = planned(capsys, str(recipe), *options.split())
+    answer = answered(capsys, plan, str(recipe), *options.split())
     assert answer["noise_multiplier"] == 3
     assert [point["steps"] for point in answer["after"]] == [1, 2, 3, 4, 5]
 
@@ -65,7 +58,7 @@ def test_a_given_noise_multiplier(recipe: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.full
 def test_what_is_released_before_training_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = str(RECIPES / "movielens_spectral_former.yaml")
-    released = planned(capsys, recipe, "--users", "6040")["releases"]
+    released = answered(capsys, plan, recipe, "--users", "6040")["releases"]
     assert [one["what"] for one in released] == ["item frequencies", "items met together"]
     assert released[0]["noise_multiplier"] > released[1]["noise_multiplier"] > 0
     assert plan([recipe, "--users", "6040"]) == 0
@@ -79,12 +72,12 @@ def test_stand_in_data_is_said(here: Path, capsys: pytest.CaptureFixture[str], m
         "privacy: {epsilon: 8}\n"
         "trainer: {max_steps: 2}\n"
     )
-    answer = planned(capsys, "ml.yaml")
+    answer = answered(capsys, plan, "ml.yaml")
     assert answer["stand_in"] is True
     assert answer["notice"].startswith("STAND-IN DATA")
     assert plan(["ml.yaml"]) == 0
     assert "STAND-IN DATA" in capsys.readouterr().out
-    assert planned(capsys, "ml.yaml", "--users", "500")["notice"] is None
+    assert answered(capsys, plan, "ml.yaml", "--users", "500")["notice"] is None
 
 
 def test_the_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +101,7 @@ def test_releases_of_periods_are_told_once_and_as_what_they_are(
     recipe = str(RECIPES / "criteo_time_series_fest.yaml")
     given = [recipe, "--data.dataset", "synthetic", "--data.days", "5", "--data.synthetic_records", "2500"]
     given += ["--data.batch_size", "100", "--data.table_scale", "0.001", "--data.test_days", "1"]
-    answer = planned(capsys, *given)
+    answer = answered(capsys, plan, *given)
     assert [one["period"] for one in answer["releases"]] == [0, 1, 2, 3] == list(range(answer["periods"]))
     assert plan(given) == 0
     told = " ".join(capsys.readouterr().out.split())
@@ -152,8 +145,8 @@ def test_a_class_that_may_say_another_thing_than_its_model_is_not_believed(
     (here / "my_quick.py").write_text(OWN)
     monkeypatch.syspath_prepend(here)
     own = [str(recipe), "--model", "my_quick.Quick"]
-    releases = planned(capsys, *own)["releases"]
-    usual = planned(capsys, str(recipe), "--model", "DPFormer", "--model.frequency_share", "0.2")["releases"]
+    releases = answered(capsys, plan, *own)["releases"]
+    usual = answered(capsys, plan, str(recipe), "--model", "DPFormer", "--model.frequency_share", "0.2")["releases"]
     assert releases == usual
     assert plan([*own, "--users", "600"]) == 2
     told = capsys.readouterr().err
@@ -162,7 +155,7 @@ def test_a_class_that_may_say_another_thing_than_its_model_is_not_believed(
     told = OWN + "\n    @classmethod\n    def releases_of(cls, arguments):\n"
     told += "        return super().releases_of({'frequencies': 'estimate', 'frequency_share': 0.2})\n"
     (here / "my_told.py").write_text(told)
-    assert planned(capsys, str(recipe), "--model", "my_told.Quick", "--users", "60")["releases"] == usual
+    assert answered(capsys, plan, str(recipe), "--model", "my_told.Quick", "--users", "60")["releases"] == usual
 
 
 def test_a_recipe_of_no_steps_is_no_recipe_of_epochs(
@@ -176,7 +169,9 @@ def test_a_recipe_of_no_steps_is_no_recipe_of_epochs(
 
 def test_the_share_of_unread_rows_is_what_the_strategy_draws(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = str(RECIPES / "criteo_adafest.yaml")
-    assert 0 < planned(capsys, recipe, "--users", "9000", "--privacy.noise_multiplier", "4")["share_by_noise"] < 0.5
+    assert (
+        0 < answered(capsys, plan, recipe, "--users", "9000", "--privacy.noise_multiplier", "4")["share_by_noise"] < 0.5
+    )
     strategy, size, sigma, generator = AdaFEST(threshold=3.0, max_contribution=1.5), 400, 1.3, torch.Generator()
     found = [
         len(reference.contribution_map([], size, 1.5, sigma, 3.0, generator.manual_seed(seed))) for seed in range(200)

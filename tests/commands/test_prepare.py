@@ -9,7 +9,7 @@ import pytest
 
 from dprec.fit import main as fit
 from dprec.prepare import main as prepare
-from tests.commands.support import refused, strict
+from tests.commands.support import answered, refused, strict
 
 ROWS = [
     ("ann", "x", 5, 1),
@@ -52,11 +52,9 @@ def test_it_says_what_the_log_is_and_where_it_went(messy: Path, capsys: pytest.C
         "prepared in home",
         "python -m dprec.fit RECIPE --data.path home",
     )
-    assert prepare(["log.csv", "--out", "home", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = answered(capsys, prepare, "log.csv", "--out", "home")
     assert (facts["folder"], facts["rows"], facts["events"], facts["duplicate_events"]) == ("home", 6, 4, 1)
-    assert prepare(["log.csv", "--data.where", "rating >= 4", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = answered(capsys, prepare, "log.csv", "--data.where", "rating >= 4")
     assert (facts["not_as_where_says"], facts["events"]) == (1, 3)
 
 

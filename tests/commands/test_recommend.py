@@ -20,7 +20,7 @@ from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import load_run
 from dprec.serving.everybody import recommend_to_all
 from dprec.serving.served import load
-from tests.commands.support import environment
+from tests.commands.support import answered, environment
 
 
 @pytest.fixture
@@ -30,14 +30,8 @@ def moved(trained: Path, here: Path) -> Path:
     return here / "only.ckpt"
 
 
-def answer(capsys: pytest.CaptureFixture[str], *args: str) -> dict:
-    capsys.readouterr()
-    assert recommend([*args, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def test_items_are_the_models_best_unseen_ones(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = answer(capsys, str(moved), "--history", "film3, film4 film5", "-k", "4")
+    given = answered(capsys, recommend, str(moved), "--history", "film3, film4 film5", "-k", "4")
     checkpoint, model = load_run(str(moved))
     catalogue = Catalogue(checkpoint["dprec"]["catalogue"])
     ids = torch.tensor([[catalogue.index(raw) for raw in ("film3", "film4", "film5")]])
@@ -51,8 +45,8 @@ def test_items_are_the_models_best_unseen_ones(moved: Path, capsys: pytest.Captu
 
 def test_seen_items_come_back_only_on_request(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     history = " ".join(f"film{n}" for n in range(10))
-    assert sorted(answer(capsys, str(moved), "--history", history)["items"]) == ["film10", "film11"]
-    assert len(answer(capsys, str(moved), "--history", history, "-k", "99", "--allow-seen")["items"]) == 12
+    assert sorted(answered(capsys, recommend, str(moved), "--history", history)["items"]) == ["film10", "film11"]
+    assert len(answered(capsys, recommend, str(moved), "--history", history, "-k", "99", "--allow-seen")["items"]) == 12
 
 
 def test_a_history_may_be_longer_than_the_model_sees(moved: Path) -> None:
@@ -81,7 +75,7 @@ def test_unknown_items_are_skipped_with_a_warning(moved: Path, capsys: pytest.Ca
     said = capsys.readouterr()
     assert "what" in said.err
     assert "film1" not in said.err
-    assert json.loads(said.out)["items"] == answer(capsys, str(moved), "--history", "film1 film2")["items"]
+    assert json.loads(said.out)["items"] == answered(capsys, recommend, str(moved), "--history", "film1 film2")["items"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +92,7 @@ def test_a_file_of_histories(moved: Path, here: Path, capsys: pytest.CaptureFixt
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["history"] for line in lines] == [["film1", "film2"], ["nothing", "known"], ["film3"]]
     assert [line["source"] for line in lines] == ["history", "popularity", "history"]
-    assert lines[2]["items"] == answer(capsys, str(moved), "--history", "film3", "-k", "2")["items"]
+    assert lines[2]["items"] == answered(capsys, recommend, str(moved), "--history", "film3", "-k", "2")["items"]
     assert len(lines[2]["scores"]) == 2
 
 

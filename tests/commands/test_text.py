@@ -11,7 +11,7 @@ import pytest
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.predict import main as predict
-from tests.commands.support import refused
+from tests.commands.support import answered, refused
 
 pytestmark = pytest.mark.full
 
@@ -38,8 +38,7 @@ def test_a_run_says_its_accuracy_its_epsilon_and_what_was_spared(texts_run: str)
 
 
 def test_it_is_evaluated_again(texts_run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate([texts_run, "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
+    again = answered(capsys, evaluate, texts_run)
     first = json.loads((Path(texts_run) / "metrics.json").read_text())
     assert again["accuracy"] == pytest.approx(first["accuracy"])
     assert evaluate([texts_run, "--metrics", "auc"]) == 2

@@ -8,6 +8,7 @@ import torch
 
 from dprec.data import SequenceBatch, Sequences
 from dprec.errors import UserError
+from tests.quiet import trainer
 
 
 @pytest.fixture
@@ -116,9 +117,7 @@ def test_lightning_trains_through_empty_draws(log):
             return None
 
     model, data = Counting(), small(log, batch_size=1)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = pl.Trainer(max_epochs=2, limit_val_batches=0, accelerator="cpu", **quiet)
-    trainer.fit(model, datamodule=data)
+    trainer(max_epochs=2).fit(model, datamodule=data)
     again = small(log, batch_size=1).batches
     assert model.sizes == [len(users) for _ in range(2) for users in again]
     assert 0 in model.sizes

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,6 +21,7 @@ from dprec.models.items.negatives import SharedNegatives, in_batch_softmax, samp
 from dprec.training.callback import Privacy
 from dprec_kernels import catalogue_softmax
 from tests.one_micro_batch import add_clipped
+from tests.quiet import trainer
 from tests.zoo.recommenders import ITEMS, MODELS, batch_of, dual_encoder
 
 DIM = 5
@@ -86,7 +85,7 @@ def test_one_draw_serves_all_micro_batches_of_a_step(monkeypatch: pytest.MonkeyP
         return sampled_softmax(hidden, table, target, ids, weight)
 
     monkeypatch.setattr(negatives, "sampled_softmax", spy)
-    fit(model, module, Privacy(noise_multiplier=1.0, delta=0.01))
+    trainer(Privacy(noise_multiplier=1.0, delta=0.01), max_steps=4).fit(model, module)
     assert len(met) == 4
     assert min(map(len, met.values())) > 2
     assert all(len(set(draws)) == 1 for draws in met.values())
@@ -144,27 +143,18 @@ def test_in_batch_negatives_are_the_distinct_targets_of_everybody(scored: tuple[
             assert loss[user, place].item() == pytest.approx(want.item(), abs=1e-12)
 
 
-def fit(model: Any, module: Sequences, *callbacks: pl.Callback) -> pl.Trainer:
-    warnings.simplefilter("ignore")
-    quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
-    trainer = pl.Trainer(
-        max_steps=4, limit_val_batches=0, accelerator="cpu", enable_model_summary=False, callbacks=[*callbacks], **quiet
-    )
-    trainer.fit(model, module)
-    return trainer
-
-
 def test_in_batch_negatives_train_without_privacy_and_are_refused_with_it() -> None:
     module = Sequences(dataset="synthetic", synthetic_users=40, synthetic_items=30, batch_size=20)
     module.setup()
-    assert fit(Transformer(module.items, dim=4, blocks=0, negatives="in-batch"), module).global_step == 4
+    (run := trainer(max_steps=4)).fit(Transformer(module.items, dim=4, blocks=0, negatives="in-batch"), module)
+    assert run.global_step == 4
     privacy = Privacy(noise_multiplier=1.0)
     model = Transformer(module.items, dim=4, blocks=0, negatives="in-batch")
     before = model.embedding.weight.clone()
     with pytest.raises(
         UserError, match="Transformer cannot be trained privately.*depends on the other users of the batch"
     ) as caught:
-        fit(model, module, privacy)
+        trainer(privacy, max_steps=4).fit(model, module)
     assert "\n" not in str(caught.value)
     assert privacy.steps == 0
     assert torch.equal(model.embedding.weight, before)
