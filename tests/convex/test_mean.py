@@ -1,4 +1,4 @@
-"""Private means: what one record moves, how much noise that gets, what comes out, and what the result says."""
+"""Private means: sensitivity, noise and bounds, projections, ℓ1-recovery, data that lower bounds are made of."""
 
 from __future__ import annotations
 
@@ -10,13 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from scipy.optimize import brentq, linprog, minimize
 
 from dprec.convex import private_mean
-from dprec.convex.release.measurements import bounded_rows, mean_of
-from dprec.convex.release.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, VectorNoise
+from dprec.convex.losses import block_records
+from dprec.convex.release.measurements import (
+    CosineDesign,
+    Design,
+    GaussianDesign,
+    bounded_rows,
+    least_l1,
+    mean_of,
+    measured_mean,
+    measurements_wanted,
+    project_l1,
+    project_linf,
+    recovers,
+    shrunk,
+)
+from dprec.convex.release.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, Recovery, VectorNoise
 from dprec.convex.release.regimes import gaussian_multiplier, regime
 from dprec.errors import UserError
-from tests.convex.support import sparse_rows
+from tests.convex.support import one_hot, sparse_rows
 from tests.studies import load
 
 study = load("convex")
@@ -154,3 +169,197 @@ def test_mistakes_cost_one_line(change: dict, says: str) -> None:
     with pytest.raises(UserError) as error:
         private_mean(arguments.pop("vectors"), **arguments)
     assert says in str(error.value)
+
+
+VECTORS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=30).map(np.array)
+RADII = st.floats(1e-3, 1e3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(VECTORS, RADII)
+def test_the_l1_projection_is_the_nearest_point(vector: np.ndarray, radius: float) -> None:
+    found = project_l1(vector, radius)
+    scale = max(1.0, float(np.abs(vector).max()))
+    assert np.abs(found).sum() <= radius + 1e-9 * scale
+    # The variational inequality at the corners of the ball: no point of it makes an acute angle with what is left.
+    left = vector - found
+    assert radius * np.abs(left).max() - left @ found <= 1e-7 * scale * (scale + radius)
+
+
+@settings(max_examples=150, deadline=None)
+@given(VECTORS, RADII)
+def test_the_linf_projection_moves_no_entry_further_than_it_must(vector: np.ndarray, radius: float) -> None:
+    found = project_linf(vector, radius)
+    assert np.linalg.norm(found) <= radius * (1 + 1e-12)
+    if np.linalg.norm(vector) <= radius:
+        assert (found == vector).all()
+        return
+    largest = float(np.abs(vector).max())
+    least = brentq(lambda t: np.linalg.norm(shrunk(vector, t)) - radius, 0, largest)
+    assert np.abs(found - vector).max() == pytest.approx(least, rel=1e-6, abs=1e-6 * largest)
+
+
+def test_the_l1_projection_agrees_with_a_solver() -> None:
+    vector = np.random.default_rng(0).standard_normal(6) * 3
+    # z = p - m with p, m ≥ 0 and Σ p + m ≤ 2
+    solved = minimize(
+        lambda x: ((x[:6] - x[6:] - vector) ** 2).sum(), np.zeros(12), bounds=[(0, None)] * 12, method="SLSQP",
+        constraints={"type": "ineq", "fun": lambda x: 2 - x.sum()}, options={"ftol": 1e-14, "maxiter": 500},
+    ).x  # fmt: skip
+    assert project_l1(vector, 2.0) == pytest.approx(solved[:6] - solved[6:], abs=1e-5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 40), st.integers(1, 5), st.floats(1e-4, 1e4), st.floats(0.1, 10), st.integers(0, 2**32 - 1)
+)  # fmt: skip
+def test_the_error_is_bounded_by_the_largest_noise(
+    dimension: int, sparsity: int, size: float, norm: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    mean = np.asarray(sparse_rows(rng, 7, dimension, sparsity, norm).mean(axis=0)).ravel()
+    noise = size * rng.standard_cauchy(dimension)
+    error = project_l1(mean + noise, norm * math.sqrt(sparsity)) - mean
+    bound = 2 * norm * math.sqrt(sparsity) * np.abs(noise).max()
+    assert error @ error <= bound * (1 + 1e-9) + 1e-9
+    assert np.linalg.norm(error) <= np.linalg.norm(noise) * (1 + 1e-9)
+
+
+@settings(max_examples=150, deadline=None)
+@given(VECTORS, RADII, st.integers(0, 2**32 - 1))
+def test_weights_stay_within_twice_the_largest_noise(inside: np.ndarray, radius: float, seed: int) -> None:
+    weights = inside * min(1.0, radius / max(float(np.linalg.norm(inside)), 1e-300))
+    noise = np.random.default_rng(seed).standard_cauchy(len(weights)) * radius
+    moved = np.abs(project_linf(weights + noise, radius) - weights).max()
+    assert moved <= 2 * np.abs(noise).max() * (1 + 1e-9)
+
+
+DESIGNS = [GaussianDesign, CosineDesign]
+
+
+class Blown(GaussianDesign):
+    """A design that is no isometry of anything: some columns are a hundred times as long as others."""
+
+    def __init__(self, measurements: int, size: int, rng: np.random.Generator) -> None:
+        super().__init__(measurements, size, rng)
+        self.matrix[:, ::3] *= 100
+
+
+@pytest.mark.parametrize("kind", DESIGNS)
+@pytest.mark.parametrize("size", [37, 64])
+def test_a_design_is_one_matrix_in_all_its_forms(kind: type[Design], size: int) -> None:
+    design = kind(12, size, np.random.default_rng(0))
+    matrix = np.stack([design.apply(row) for row in np.eye(design.size)], axis=1)  # (m, size)
+    assert matrix.shape == (12, design.size)
+    assert np.allclose(design.columns(np.arange(design.size)), matrix)
+    assert np.allclose(np.stack([design.adjoint(row) for row in np.eye(12)]), matrix)
+    assert np.allclose(matrix @ matrix.T @ np.stack([design.solve(row) for row in np.eye(12)], axis=1), np.eye(12))
+
+
+@pytest.mark.parametrize("kind", DESIGNS)
+def test_the_solver_agrees_with_linear_programming(kind: type[Design]) -> None:
+    rng = np.random.default_rng(2)
+    design = kind(20, 64, rng)
+    matrix, measured = design.columns(np.arange(64)), rng.standard_normal(20)
+    both = np.concatenate([matrix, -matrix], axis=1)
+    least = linprog(np.ones(128), A_eq=both, b_eq=measured, bounds=(0, None), method="highs").fun
+    found = least_l1(design, measured, tolerance=1e-4, steps=20_000)
+    assert np.allclose(design.apply(found), measured)
+    assert least * (1 - 1e-9) <= np.abs(found).sum() <= least * (1 + 1e-3)
+
+
+def test_a_sparse_vector_is_found_again() -> None:
+    rng = np.random.default_rng(3)
+    design = CosineDesign(120, 2_000, rng)
+    sparse = np.zeros(design.size)
+    sparse[rng.choice(2_000, 10, replace=False)] = rng.standard_normal(10)
+    assert least_l1(design, design.apply(sparse), 1e-6, 3_000) == pytest.approx(sparse, abs=1e-3)
+    assert not least_l1(design, np.zeros(120)).any()
+
+
+@pytest.mark.parametrize("kind", [*DESIGNS, Blown])
+def test_one_record_moves_the_measurements_by_no_more_than_the_noise_is_for(kind: type[Design]) -> None:
+    rng = np.random.default_rng(4)
+    n, d, s, norm = 6, 60, 3, 2.0
+    design = kind(9, d, rng)
+    for _ in range(30):
+        rows, other = sparse_rows(rng, n, d, s, norm), sparse_rows(rng, n, d, s, norm)
+        swapped = rows.copy().tolil()
+        swapped[[2]] = other[[2]]
+        moved = measured_mean(rows, design, 1.5 * norm) - measured_mean(swapped.tocsr(), design, 1.5 * norm)
+        assert np.linalg.norm(moved) <= 3 * norm / n * (1 + 1e-12)
+
+
+def test_measured_rows_are_only_shortened_where_they_are_too_long() -> None:
+    rng = np.random.default_rng(5)
+    rows = one_hot(rng, 500, 3_000, 3)
+    design = CosineDesign(600, 3_000, rng)
+    padded = np.pad(mean_of(rows), (0, design.size - 3_000))
+    assert measured_mean(rows, design, 1.5) == pytest.approx(design.apply(padded), abs=1e-12)
+
+
+def test_too_many_measurements_are_plain_noise() -> None:
+    rng = np.random.default_rng(6)
+    rows = sparse_rows(rng, 200, 100, 2)
+    assert not recovers(measurements_wanted(200, 100, 2, 4.0, 1e-6), 100)
+    found = Recovery(1.0, 2, 0.5, 4.0, 1e-6)(rows, VectorNoise(1).at(0), rng)
+    assert (found == Gaussian(1.0, 2, 0.5)(rows, VectorNoise(1).at(0), rng)).all()
+
+
+def test_what_comes_out_too_long_becomes_zero() -> None:
+    rng = np.random.default_rng(7)
+    rows = sparse_rows(rng, 5, 400, 2)
+    noisy = Recovery(1.0, 2, multiplier=500.0, design=CosineDesign(40, 400, rng))(rows, VectorNoise(1).at(0), rng)
+    quiet = Recovery(1.0, 2, multiplier=0.0, design=CosineDesign(40, 400, rng))(rows, VectorNoise(1).at(0), rng)
+    assert not noisy.any()
+    assert 0 < np.linalg.norm(quiet) <= 2
+
+
+def test_noise_in_the_measurements_is_made_for_rows_half_as_long_again() -> None:
+    rng = np.random.default_rng(8)
+    design = CosineDesign(2_000, 4_000, rng)
+    rows = sparse_rows(rng, 4, 4_000, 2)
+
+    class Seen(CosineDesign):
+        def solve(self, measured: np.ndarray) -> np.ndarray:
+            seen.append(measured.copy())
+            return super().solve(measured)
+
+    seen: list[np.ndarray] = []
+    design.__class__ = Seen
+    Recovery(1.0, 2, multiplier=2.0, design=design)(rows, VectorNoise(1).at(0), rng)
+    noise = seen[0] - measured_mean(rows, design, 1.5)
+    assert noise.std() == pytest.approx(2.0 * 3 * 1.0 / 4, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("records", "dimension", "sparsity", "bias"), [(40, 24, 4, 1.0), (7, 30, 3, 0.5), (5, 5, 5, 1.0), (1, 9, 1, 0.0)]
+)
+def test_a_record_has_its_entries_in_one_block_and_norm_one(
+    records: int, dimension: int, sparsity: int, bias: float
+) -> None:
+    rows = block_records(records, dimension, sparsity, np.random.default_rng(1), bias).toarray()
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1)
+    for row in rows:
+        (places,) = row.nonzero()
+        assert len(places) == sparsity
+        assert len(set(places // sparsity)) == 1
+    if bias == 1:
+        assert np.abs(rows.mean(0)).sum() == pytest.approx(math.sqrt(sparsity))
+
+
+@pytest.mark.parametrize("records", [20, 400, 20_000])
+def test_projection_keeps_its_bound_on_hard_data_and_is_never_worse_than_the_noise(records: int) -> None:
+    """‖ẑ - z̄‖² ≤ 2√s ‖ξ‖∞ and ‖ẑ - z̄‖ ≤ ‖ξ‖, for the noise of the same seed."""
+    sparsity, dimension, rng = 4, 2_000, np.random.default_rng(3)
+    rows = block_records(records, dimension, sparsity, rng)
+    mean, multiplier = mean_of(rows), gaussian_multiplier(1.0, 1e-6)
+    noisy = Gaussian(1.0, sparsity, multiplier)(rows, VectorNoise(5), rng) - mean
+    found = Projection(1.0, sparsity, multiplier)(rows, VectorNoise(5), rng) - mean
+    assert np.linalg.norm(found) <= np.linalg.norm(noisy) * (1 + 1e-6)
+    assert np.square(found).sum() <= 2 * math.sqrt(sparsity) * np.abs(noisy).max() * (1 + 1e-6)
+
+
+def test_what_makes_no_blocks_is_refused() -> None:
+    with pytest.raises(ValueError, match="make no blocks"):
+        block_records(3, 4, 5, np.random.default_rng(0))

@@ -1,4 +1,6 @@
-"""Criteo's files are a preset of clicks with named columns; their fields beside a plain reading of each line."""
+"""Click logs by name, Criteo's first, beside a plain reading of each line, and clicks that are invented."""
+
+from __future__ import annotations
 
 import gzip
 import random
@@ -9,6 +11,8 @@ import numpy as np
 import pytest
 
 from dprec.data import Clicks
+from dprec.data.datasets.click_presets import PRESETS, VOCABULARIES
+from dprec.data.datasets.invented import BASE_RATE, WIDTH, ClickWorld, synthetic_clicks
 from dprec.data.logs.ids import bucket_ids
 from dprec.errors import UserError
 
@@ -114,3 +118,159 @@ def test_a_setting_goes_before_the_presets(tmp_path: Path) -> None:
     fields = [line.split("\t") for line in lines(300)]
     data = data_of(tmp_path, where="I1 >= 7")
     assert len(data.load().log) == sum(bool(row[1]) and int(row[1]) >= 7 for row in fields)
+
+
+START = 1_511_539_200  # where the nine days of Taobao's log begin
+AVAZU = (
+    "id,click,hour,C1,banner_pos,site_id,site_domain,site_category,app_id,app_domain,app_category,device_id,device_ip,"
+    "device_model,device_type,device_conn_type,C14,C15,C16,C17,C18,C19,C20,C21"
+)
+RATINGS = [
+    (user, user * 3 + n, 1 + (user + n) % 5, 978_300_000 + 100 * n + user) for user in range(6) for n in range(7)
+]
+
+
+def preset(name: str, path: Path, text: str, **options: Any) -> Clicks:
+    path.write_text(text)
+    return Clicks(**{"dataset": name, "path": str(path), "batch_size": 4, "days": 3, **options})
+
+
+def clicked(data: Clicks) -> list[float]:
+    log = data.load().log
+    return log.read(np.arange(len(log))).clicked.tolist()
+
+
+def test_avazu(tmp_path: Path) -> None:
+    def line(n: int) -> str:
+        features = [1005, 0, f"{n % 3:x}", "f3845767", "28905ebd", "ecad2386", "7801e8d9", "07d7df22", "a99f214a"]
+        return ",".join(map(str, [n, n % 2, 14102100 + n // 5, *features, f"ip{n}", "m", 1, 0, *range(8)]))
+
+    text = "\n".join([AVAZU, *map(line, range(20))])
+    data = preset("avazu", tmp_path / "train.csv", text)
+    assert (data.unit, data.load().name, len(data.load().log)) == ("record", "avazu", 20)
+    assert clicked(data) == [n % 2 for n in range(20)]
+    assert data.sizes == {"numbers": 0, "vocabularies": tuple(PRESETS["avazu"].settings.categories.values())}
+    assert set(PRESETS["avazu"].settings.categories) == set(AVAZU.split(",")) - {"id", "click", "hour"}
+    ids = data.load().log.read(np.arange(20)).categories[:, :, 0]
+    assert ids[:, list(PRESETS["avazu"].settings.categories).index("site_id")].unique().numel() == 3
+    with gzip.open(tmp_path / "train.gz", "wt") as file:
+        file.write(text)
+    packed = Clicks(dataset="avazu", path=str(tmp_path / "train.gz"), format="csv", batch_size=4, table_scale=0.1)
+    assert clicked(packed) == clicked(data)
+    assert packed.days == 10
+    assert max(packed.sizes["vocabularies"]) == 50_000
+
+
+def test_taobao(tmp_path: Path) -> None:
+    kinds = ["pv", "pv", "cart", "pv", "fav", "buy"]
+    rows = [(user, user * 10 + n, n % 4, kinds[n], START + 1000 * n + user) for user in range(5) for n in range(6)]
+    outside = [(9, 1, 1, "pv", START - 1), (9, 1, 1, "buy", START + 9 * 86_400)]
+    text = "\n".join(",".join(map(str, row)) for row in [*rows, *outside])
+    data = preset("taobao", tmp_path / "UserBehavior.csv", text)
+    assert (data.unit, data.users, len(data.load().log)) == ("user", 5, 30)
+    assert clicked(data) == [float(kind != "pv") for kind in kinds for _ in range(5)]  # in time order
+    assert data.sizes["vocabularies"] == (1_000_000, 10_000)
+    bought = preset("taobao", tmp_path / "UserBehavior.csv", text, clicked=["buy"], where="item_id < 100")
+    for one in ("buy", '"buy"'):
+        again = preset("taobao", tmp_path / "again.csv", text, clicked=one, where="item_id < 100")
+        assert clicked(again) == clicked(bought)
+    assert sum(clicked(bought)) == 6  # with the rows of the other times, as the preset's condition is replaced
+
+
+@pytest.mark.parametrize(("mark", "ending"), [("::", "dat"), (",", "csv"), ("\t", "tsv"), ("\t", "data")])
+@pytest.mark.parametrize("header", [None, "userId,movieId,rating,timestamp"])
+def test_movielens(mark: str, ending: str, header: str | None, tmp_path: Path) -> None:
+    lines = [mark.join(map(str, row)) for row in RATINGS]
+    text = "\n".join([*([] if header is None else [header.replace(",", mark)]), *lines]) + "\n"
+    data = preset("movielens-clicks", tmp_path / f"ratings.{ending}", text)
+    ordered = sorted(RATINGS, key=lambda row: row[3])
+    assert (data.unit, data.users) == ("user", 6)
+    assert clicked(data) == [float(row[2] >= 4) for row in ordered]
+    found = data.load().log
+    assert isinstance(found.users, np.ndarray)
+    assert len(np.unique(found.users)) == 6
+    loved = preset("movielens-clicks", tmp_path / f"ratings.{ending}", text, clicked=5, where="rating > 2")
+    assert clicked(loved) == [float(row[2] == 5) for row in ordered if row[2] > 2]
+
+
+def test_no_record_says_what_stands_between_the_columns_of_others(tmp_path: Path) -> None:
+    rows = "".join(f"{user},1,1,pv,{START + 60}\n" for user in range(1, 6))
+    with pytest.raises(UserError, match="has 1 columns with ',' between them"):
+        preset("taobao", tmp_path / "UserBehavior.csv", f"99::1::1::pv::{START}\n{rows}").load()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "words"),
+    [
+        (
+            "taobao",
+            "1,2,3,pv\n",
+            {},
+            "has 4 columns with ',' between them, not 5 .user_id, item_id, category_id, behavior, timestamp.: give",
+        ),
+        ("taobao", f"1,2,3,,{START}\n", {}, "data row 1: 'behavior' is missing: want a value"),
+        ("movielens-clicks", "1,2,x,978300000\n", {}, "'rating' is 'x': want a number, as data.clicked is one"),
+        ("avazu", "id,click\n1,0\n", {}, "has no columns 'C1', 'banner_pos', "),
+        ("taobao", "", {"vocabularies": [3]}, "data.vocabularies is for Criteo's logs: leave it out"),
+        ("taobao", "", {"clicked": []}, "data.clicked names no value"),
+        ("taobao", "", {"header": ["a", "a"]}, "data.header names a column twice: a, a"),
+        ("taobao", "", {"format": "csv"}, r"data.header is for text without a header: leave data.format \(csv\) out"),
+        ("taobao", "", {"period_days": 1}, "data.period_days with data.user_column"),
+    ],
+)
+def test_what_is_refused(name: str, text: str, options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=words):
+        preset(name, tmp_path / "log.csv", text, **options).load()
+
+
+def test_other_settings_are_another_reading(tmp_path: Path) -> None:
+    text = "\n".join("::".join(map(str, row)) for row in RATINGS)
+    one, other = (preset("movielens-clicks", tmp_path / "r.dat", text, clicked=least) for least in (4, 5))
+    assert one.fingerprint != other.fingerprint
+
+
+SMALL = tuple(max(3, size // 50) for size in VOCABULARIES)
+
+
+def drawn(world, day, count=30_000):
+    pieces = list(world.day(day, count))
+    values, clicked = (np.concatenate([getattr(p.block, name) for p in pieces]) for name in ("values", "clicked"))
+    return values, clicked, np.concatenate([p.chance for p in pieces])
+
+
+@pytest.fixture(scope="module")
+def world():
+    return ClickWorld(SMALL, days=5, seed=3)
+
+
+def test_a_function_of_its_arguments():
+    one, other, another = (synthetic_clicks(1000, SMALL, days=5, seed=seed) for seed in (0, 0, 1))
+    assert (one.values == other.values).all()
+    assert (one.clicked == other.clicked).all()
+    assert (one.values != another.values).any()
+    assert one.values.shape == (1000, WIDTH)
+    last = drawn(ClickWorld(SMALL, 5, 0), day=4, count=200)  # whatever was drawn for the days before it
+    assert (one.values[800:] == last[0]).all()
+    assert (one.clicked[800:] == last[1]).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_base_rate(seed):
+    world = ClickWorld(SMALL, days=5, seed=seed)
+    rates = [drawn(world, day)[1].mean() for day in range(5)]
+    assert np.mean(rates) == pytest.approx(BASE_RATE, abs=0.03)
+    assert drawn(world, 2)[1].mean() == pytest.approx(BASE_RATE, abs=0.015)
+
+
+def test_ids_lie_in_their_tables_and_popularity_has_a_long_tail(world):
+    values, _, _ = drawn(world, 4)
+    ids = values[:, 13:]
+    assert (ids >= 0).all()
+    assert (ids < np.array(SMALL)).all()
+    assert 0.01 < (ids == 0).mean() < 0.4  # missing values
+    largest = int(np.argmax(SMALL))
+    counts = np.sort(np.bincount(ids[ids[:, largest] > 0, largest], minlength=SMALL[largest]))[::-1]
+    ranks = np.array([1, 4, 16, 64, 256])
+    slope = np.polyfit(np.log(ranks), np.log(counts[ranks - 1]), 1)[0]
+    assert -1.3 < slope < -0.7  # a power law near Zipf's
+    assert np.median(counts) < counts.sum() / 1000

@@ -1,11 +1,21 @@
+"""Histories: filtered, held out by leave-one-out, packed into batches of training and of ranking, and sampled."""
+
+from __future__ import annotations
+
+import time
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 from dprec.data import Catalogue
-from dprec.data.logs.histories import Interactions, LeaveOneOut, visits
+from dprec.data.draws.of_users import OneTarget
+from dprec.data.logs.histories import Histories, Interactions, LeaveOneOut, visits
 from dprec.data.selection.catalogue import build_histories
+from dprec.data.selection.packing import RankingUsers, TrainingUsers, pack, padded, sampled
 from dprec.errors import UserError
 
 
@@ -144,3 +154,184 @@ def test_no_validation_split_unless_asked():
     histories, _ = build_histories(interactions([list("abcd")]), 0)[:2]
     with pytest.raises(UserError, match=r"set data\.validation to true"):
         LeaveOneOut(histories, validation=False).held_out("validation")
+
+
+def histories(*users):
+    return Histories.joined(
+        np.cumsum([0, *map(len, users)]), np.array([item for user in users for item in user], dtype=np.int32)
+    )
+
+
+@given(
+    lengths=st.lists(st.integers(0, 30), max_size=40),
+    tokens=st.integers(1, 100),
+    most=st.one_of(st.none(), st.integers(1, 10)),
+)
+def test_packs_are_a_partition_within_the_budget(lengths, tokens, most):
+    lengths = np.array(lengths, dtype=np.int64)
+    groups = pack(lengths, tokens, most)
+    assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or len(group) * lengths[group].max() <= tokens
+        assert len(group) <= (most or len(lengths))
+    assert [lengths[row] for group in groups for row in group] == sorted(lengths, reverse=True)
+
+
+@pytest.mark.full
+def test_a_million_rows_in_small_groups_are_packed_in_seconds():
+    """Looking at all rows for each group would take hours."""
+    lengths = np.random.default_rng(0).integers(2, 60, 1_000_000)
+    started = time.process_time()
+    assert sum(map(len, pack(lengths, tokens=16_384, most=4))) == len(lengths)
+    assert time.process_time() - started < 10
+
+
+def test_packs_fill_the_budget():
+    assert [len(group) for group in pack(np.full(100, 10), tokens=200)] == [20] * 5
+
+
+def test_padded_rows():
+    items = np.arange(1, 10)
+    rows = padded(items, np.array([0, 5, 9]), np.array([2, 3, 0]))
+    assert rows.tolist() == [[1, 2, 0], [6, 7, 8], [0, 0, 0]]
+    assert rows.dtype == torch.int64
+    assert padded(items, np.array([0]), np.array([0])).tolist() == [[0]]
+
+
+@given(
+    users=st.lists(st.lists(st.integers(1, 9), max_size=8), min_size=1, max_size=8),
+    max_length=st.integers(1, 6),
+    tokens=st.integers(1, 40),
+    data=st.data(),
+)
+def test_a_logical_batch_holds_each_users_latest_transitions(users, max_length, tokens, data):
+    drawn = data.draw(st.lists(st.sampled_from(range(len(users))), unique=True))
+    batch = TrainingUsers(histories(*users), max_length, tokens).__getitems__(drawn)
+    got = []
+    for micro in batch:
+        assert micro.history.shape == micro.targets.shape
+        assert len(micro) == 1 or micro.history.numel() <= max(tokens, len(micro))
+        for history, targets in zip(micro.history.tolist(), micro.targets.tolist(), strict=True):
+            length = sum(item > 0 for item in targets)
+            assert history[length:] == targets[length:] == [0] * (len(history) - length)
+            got.append((history[:length], targets[:length]))
+            alone = TrainingUsers(histories(*users), max_length, tokens).buckets.widths(np.array([length]))
+            assert micro.history.shape[1] == alone, "a user's own length decides how far it is padded"
+    expected = [(users[u][:-1][-max_length:], users[u][1:][-max_length:]) for u in drawn]
+    assert sorted(got) == sorted(expected)
+
+
+def test_an_empty_draw_is_an_empty_list():
+    assert TrainingUsers(histories([1, 2]), 5, 10).__getitems__([]) == []
+
+
+def test_a_user_without_a_transition_is_still_a_row():
+    (batch,) = TrainingUsers(histories([4]), 5, 10).__getitems__([0])
+    assert batch.history.tolist() == batch.targets.tolist() == [[0]]
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 1000])
+def test_ranking_batches(tokens):
+    """History is the latest part of what was seen, and seen stops short of the target."""
+    users = [[1, 2, 3, 4, 5], [6, 7], [7, 6, 5, 4], [1, 1, 2]]
+    split = LeaveOneOut(histories(*users), validation=False)
+    ranking = RankingUsers(split, "test", max_length=2, tokens=tokens, items=8)
+    got = {}
+    for batch in (ranking[number] for number in range(len(ranking))):
+        assert batch.target.shape == (len(batch),)
+        for history, target, seen in zip(batch.history, batch.target, batch.seen, strict=True):
+            got[tuple(seen[seen > 0].tolist())] = (history[history > 0].tolist(), target.item())
+    assert got == {(1, 2, 3, 4): ([3, 4], 5), (7, 6, 5): ([6, 5], 4), (1, 1): ([1, 1], 2)}
+
+
+def test_ranking_batches_keep_the_score_matrix_small():
+    split = LeaveOneOut(histories(*[[1, 2, 3]] * 100), validation=False)
+    ranking = RankingUsers(split, "test", max_length=5, tokens=10**6, items=2**24 // 8)
+    assert [len(ranking[number]) for number in range(len(ranking))] == [8] * 12 + [4]
+
+
+def test_a_sample_of_the_users_is_ranked_as_they_are_among_all():
+    split = LeaveOneOut(histories(*[[user, user + 1, user + 2] for user in range(1, 41)]), validation=False)
+    whole, some = (RankingUsers(split, "test", max_length=5, tokens=12, items=60, sample=n) for n in (None, 9))
+    everyone = {tuple(row) for number in range(len(whole)) for row in whole[number].seen.tolist()}
+    ranked = [tuple(row) for number in range(len(some)) for row in some[number].seen.tolist()]
+    assert (whole.population, some.population, len(everyone)) == (40, 40, 40)
+    assert len(ranked) == len(set(ranked)) == 9
+    assert set(ranked) < everyone
+
+
+def test_impossible_sizes_are_refused():
+    with pytest.raises(UserError, match=r"data\.max_length is 0"):
+        TrainingUsers(histories([1, 2]), 0, 10)
+    with pytest.raises(UserError, match=r"data\.max_length is 0"):
+        RankingUsers(LeaveOneOut(histories([1, 2, 3]), validation=False), "test", 0, 10, 4)
+    with pytest.raises(UserError, match=r"data\.tokens is 0"):
+        TrainingUsers(histories([1, 2]), 5, 0).__getitems__([0])
+
+
+def drawn_targets(users, step, max_length=3, seed=4):
+    """What each user of a step is to predict, and from what."""
+    one = OneTarget(seed, lambda: step)
+    found = {}
+    for micro in TrainingUsers(histories(*users), max_length, 50, one).__getitems__(range(len(users))):
+        for history, targets in zip(micro.history.tolist(), micro.targets.tolist(), strict=True):
+            (place,) = np.flatnonzero(targets)
+            assert history[place + 1 :] == [0] * (len(history) - place - 1)
+            found[users_of(users, history[0])] = (tuple(history[: place + 1]), targets[place])
+    return found
+
+
+def users_of(users, item):
+    return next(u for u, own in enumerate(users) if item in own)
+
+
+def test_one_target_is_any_event_with_the_events_before_it():
+    users = [list(range(1, 8)), list(range(10, 13)), [20, 21]]
+    seen = [set(), set(), set()]
+    counts = np.zeros(6)
+    for step in range(600):
+        for user, (history, target) in drawn_targets(users, step).items():
+            place = users[user].index(target)
+            assert history == tuple(users[user][max(0, place - 3) : place])
+            seen[user].add(target)
+            counts[place - 1] += user == 0
+    assert [sorted(own) for own in seen] == [own[1:] for own in users]
+    assert chisquare(counts).pvalue > 1e-4
+    alone = drawn_targets([users[0]], 17)[0]
+    assert alone == drawn_targets(users, 17)[0], "of a step it is the same, whoever else is there"
+
+
+def test_one_target_of_a_user_without_a_transition_is_still_a_row():
+    one = OneTarget(None, lambda: 0)
+    (batch,) = TrainingUsers(histories([4], [5, 6]), 5, 10, one).__getitems__([0, 1])
+    assert batch.history.tolist() == [[0], [5]]
+    assert batch.targets.tolist() == [[0], [6]]
+
+
+def test_all_users_are_ranked_where_that_is_cheap():
+    users = np.arange(10, 200_010)
+    assert len(sampled(users, items=80_000, wanted=None)) == 200_000
+    assert len(sampled(users, items=1_000_000, wanted=None)) == 50_000
+    assert len(sampled(users, items=10_000_000, wanted=None)) == 2**36 // 10_000_000
+    assert len(sampled(users, items=100_000_000, wanted=None)) == 5_000
+
+
+def test_a_sample_is_uniform_over_blocks_of_neighbouring_users():
+    users = np.arange(100_000)
+    blocks = np.bincount(sampled(users, items=10, wanted=20_000) // 1000, minlength=100)
+    expected = 200
+    chi_square = ((blocks - expected) ** 2 / expected).sum() / 0.8  # without replacement: a fifth is gone
+    assert 60 < chi_square < 150  # 99 degrees of freedom: 99 +- 14
+
+
+def test_who_is_in_a_sample_does_not_depend_on_who_else_can_be():
+    users = np.arange(0, 5000, 2)
+    ranked = users[sampled(users, items=10, wanted=500)]
+    fewer = np.delete(users, np.searchsorted(users, ranked[7]))
+    left = fewer[sampled(fewer, items=10, wanted=500)]
+    assert set(ranked) - set(left) == {ranked[7]}
+
+
+def test_nobody_is_no_sample():
+    with pytest.raises(UserError, match=r"data\.metrics_users is 0"):
+        sampled(np.arange(5), items=3, wanted=0)

@@ -21,7 +21,7 @@ from dprec.sparsity.lazy.together import FusedTables
 from dprec.sparsity.rows.kinds import Strategy
 from tests.device.pretend import DEVICE, LAUNCHED, interpreted
 from tests.device.steps import Steps
-from tests.device.test_sums import moved
+from tests.device.test_training import moved
 from tests.sparsity.support import Bags, Run, users
 from tests.zoo.recommenders import MODELS, batch_for
 

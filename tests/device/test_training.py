@@ -1,8 +1,10 @@
-"""Private steps and evaluation of every model on another device are those of the CPU; with noise, they have noise."""
+"""Private steps, sums in bfloat16 and evaluation of every model on another device are those of the CPU."""
 
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -11,12 +13,14 @@ import torch
 from dprec.data.draws.batch import RankingBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.gradients.uses.batches import batch_tensors
 from dprec.models.base import Recommender
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
 from tests.device.pretend import DEVICE, OnPretend
-from tests.device.test_sums import moved
+from tests.kernels.interpreter import INTERPRETED
+from tests.one_micro_batch import clipped_sums, off
 from tests.zoo.recommenders import MODELS, batch_for
 
 pytestmark = [pytest.mark.usefixtures("by_kernels"), pytest.mark.full]
@@ -67,3 +71,36 @@ def test_noise_is_in_every_parameter_and_padding_stays() -> None:
         moved_at_all = (after.cpu() != before).float().mean()
         assert moved_at_all > 0.9
     assert not model.embedding.weight[0].any()
+
+
+def moved(batch: Any) -> Any:
+    return type(batch)(*(tensor.to(DEVICE) for tensor in batch_tensors(batch)))
+
+
+def coarse(batch: Any) -> Any:
+    return type(batch)(*(t.bfloat16() if t.is_floating_point() else t for t in batch_tensors(batch)))
+
+
+@pytest.mark.skipif(INTERPRETED, reason="takes minutes there, and kernels take float32")
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("name", MODELS)
+def test_sums_in_bfloat16_are_those_of_the_cpu_as_far_as_it_can_tell(name: str, precision: str) -> None:
+    """In two of three models: rounding may put a number on the other side of a kink."""
+    near = (seed for seed in (1, 2, 3) if _off(name, precision, seed) < 0.03)
+    assert len(list(islice(near, 2))) == 2  # the third is asked where one of two was off
+
+
+def _off(name: str, precision: str, seed: int) -> float:
+    torch.manual_seed(seed)
+    model, batch = MODELS[name](), batch_for(name, 7)
+    if precision == "bf16-true":
+        model, batch = model.bfloat16(), coarse(batch)
+
+    def mixed(device: str) -> Any:
+        return torch.autocast(device, torch.bfloat16) if precision == "bf16-mixed" else nullcontext()
+
+    with mixed("cpu"):
+        exact = clipped_sums(copy.deepcopy(model), [batch], Clipping())
+    with mixed(DEVICE.type):
+        found = clipped_sums(model.to(DEVICE), [moved(batch)], Clipping())
+    return off({name: total.cpu() for name, total in found.items()}, exact)

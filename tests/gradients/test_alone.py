@@ -1,9 +1,10 @@
-"""Operations without a rule: users are taken one by one, clipped over all parameters together, under any strategy."""
+"""Users taken one by one: exactly, under any strategy, from any batch, and for models that are compiled."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec import private
-from dprec.errors import UserError
+from dprec.errors import NoRule, UserError
 from dprec.gradients import alone
-from dprec.gradients.clipping import Clipping
+from dprec.gradients.clipping import Clipping, record
+from dprec.gradients.uses.as_written import AsWritten
+from dprec.gradients.uses.batches import batch_tensors, select_users
 from dprec.models.learning.optimizers import SGD
 from dprec.sparsity import AdaFEST, LazyDP
-from tests.one_micro_batch import add_clipped
+from tests.one_micro_batch import add_clipped, clipped_sums, distance
 from tests.zoo.forms import Product
 
 USERS, LENGTH, ITEMS, DIM = 6, 5, 11, 4
@@ -129,3 +132,173 @@ def test_a_batch_without_a_row_for_each_user_is_not_taken_apart() -> None:
             {"w": torch.zeros(DIM, DIM)}, {"w": weight}, losses,
             Pair((torch.randn(USERS, LENGTH, DIM), torch.randn(3, DIM))), Clipping(),
         )  # fmt: skip
+
+
+PEOPLE, LARGE = 6, 100.0
+
+
+def bounded(y: Tensor) -> Tensor:
+    """Return 1 where all are small, and less where one is large."""
+    return LARGE / y.detach().abs().amax().clamp(min=LARGE)
+
+
+def test_a_parameter_in_a_row_of_a_square_is_not_taken_for_one_of_each_user() -> None:
+    """x[..., 0, :] of a matrix (users, positions) is the first user's row."""
+
+    layer = nn.Linear(4, 3)
+
+    def losses(batch: Tensor) -> Tensor:
+        x = batch * layer.weight[1]
+        x[..., 0, :] = layer.weight[0]
+        return x.square().sum(1)
+
+    with pytest.raises(NoRule, match="__setitem__"):
+        record(dict(layer.named_parameters()), losses, torch.randn(4, 4))
+
+
+@dataclass
+class Context:
+    price: Tensor
+
+
+@dataclass
+class Nested:
+    x: Tensor
+    context: Context
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass
+class Computed:
+    x: Tensor
+    price: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.price = self.x.abs().amax(1)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+class Named(dict[str, Any]):
+    def __len__(self) -> int:
+        return len(self["x"])
+
+
+class Wrapped:
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+
+BATCHES: dict[str, tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]] = {
+    "a dataclass in a dataclass": (lambda x: Nested(x, Context(x.abs().amax(1))), lambda batch: batch.context.price),
+    "fields made afterwards": (Computed, lambda batch: batch.price),
+    "a dataclass in a dict": (
+        lambda x: Named(x=x, context=Context(x.abs().amax(1))), lambda batch: batch["context"].price,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", BATCHES)
+def test_users_tensors_are_found_wherever_a_batch_has_them(name: str) -> None:
+    make, price = BATCHES[name]
+
+    def losses(batch: Any) -> Tensor:
+        x = batch["x"] if isinstance(batch, dict) else batch.x
+        return (layer(x) * bounded(price(batch))).square().sum(1)  # type: ignore[no-any-return]
+
+    layer, x = nn.Linear(4, 3), torch.randn(PEOPLE, 4)
+    x[2] *= 1000
+    try:
+        whole, less = (clipped_sums(layer, [make(part)], Clipping(), losses) for part in (x, torch.cat([x[:2], x[3:]])))
+        chosen = select_users(make(x), [3, 1])
+    except (UserError, AttributeError):  # of a batch that nobody can take apart
+        return
+    assert distance(whole, less) <= 1 + 1e-5
+    pairs = zip(batch_tensors(chosen), batch_tensors(make(x)), strict=False)
+    assert all(torch.equal(own, whole[[3, 1]]) for own, whole in pairs)
+
+
+def test_an_object_that_nobody_can_take_apart_is_refused() -> None:
+    batch = {"x": Wrapped(torch.ones(2, 3))}
+    assert len(batch_tensors(batch)) == 1
+    with pytest.raises(UserError, match="a batch holds tensors in a Wrapped, which does not say whose they are"):
+        select_users(batch, [0])
+
+
+class Scaled(nn.Module):
+    def __init__(self, mixes: bool = False) -> None:
+        super().__init__()
+        self.layer, self.mixes = nn.Linear(4, 3), mixes
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        return (y / y.abs().max() if self.mixes else y.tanh()).square().sum(1)
+
+
+def compiled(mixes: bool = False) -> Any:
+    torch.manual_seed(0)
+    return torch.compile(Scaled(mixes), backend="eager")
+
+
+def clipped(model: Any, x: Tensor) -> dict[str, Tensor]:
+    return clipped_sums(model, [x], Clipping("flat", 0.1), model)
+
+
+def batch() -> Tensor:
+    return torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+
+
+def test_its_sum_is_that_of_the_model_as_written() -> None:
+    model = compiled()
+    model(batch())  # is compiled by now
+    assert all(map(torch.equal, clipped(model, batch()).values(), clipped(model._orig_mod, batch()).values()))
+
+
+@pytest.mark.filterwarnings("ignore:.*taken alone")
+def test_it_stays_so_until_the_last_is_left() -> None:
+    def backend(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError
+
+    sine = torch.compile(torch.sin, backend=backend)
+    mode = AsWritten()
+    with mode:
+        with mode:
+            pass
+        assert not sine(torch.zeros(1))
+
+
+def test_users_whom_it_mixes_are_taken_one_by_one() -> None:
+    model, x = compiled(mixes=True), batch()
+    model(x)
+    x[2] *= 50
+    assert distance(clipped(model, x), clipped(model, torch.cat([x[:2], x[3:]]))) <= 0.1 + 1e-6
+
+
+def test_it_trains_and_is_compiled_again_afterwards() -> None:
+    runs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        def compiled(*args: Any) -> Any:
+            runs.append(1)
+            return graph(*args)
+
+        return compiled
+
+    torch._dynamo.reset()
+    model: Any = torch.compile(Scaled(), backend=backend)
+    model(batch())
+    assert len(runs) == 1
+    run = private(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(40, 4), losses=model, noise_multiplier=1.0,
+        expected_batch=10, steps=3, verify=1.0,
+    )  # fmt: skip
+    for part in run:
+        run.step(part)
+    assert run.steps == 3
+    assert len(runs) == 1
+    model(batch())
+    assert len(runs) == 2

@@ -1,16 +1,21 @@
-"""Models without privacy: what they compute, and what they refuse."""
+"""Recommenders without privacy: what they compute, what a position sees, and what they refuse."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import dprec
 from dprec.data import RankingBatch, SequenceBatch
 from dprec.errors import UserError
-from dprec.models import DPFormer, SequenceRecommender, Transformer
-from tests.zoo.recommenders import ITEMS, batch_of, transformer
+from dprec.gradients.tape import Tape
+from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, Transformer
+from tests.zoo import tagged
+from tests.zoo.recommenders import ITEMS, LENGTH, MODELS, batch_of, dual_encoder, recurrent, transformer
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.01])
@@ -115,3 +120,167 @@ def test_a_history_longer_than_the_model_reads_is_refused_in_one_line(kind: type
     history = torch.ones(2, 9, dtype=torch.long)
     with pytest.raises(UserError, match="a history has 9 items and the model 5 positions"):
         kind(items=10, dim=8, max_length=5).losses(SequenceBatch(history, history))
+
+
+NAMES = [*tagged("ranks")]
+
+
+def model_of(name: str) -> Any:
+    return MODELS[name]().double().eval()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "uneven-use"])  # which reads the first position
+def test_a_position_sees_only_what_came_before(name: str) -> None:
+    model, history = model_of(name), torch.randint(1, ITEMS, (3, 8))
+    changed = history.clone()
+    changed[:, 5:] = torch.randint(1, ITEMS, (3, 3))
+    before, after = (model.encode(each) for each in (history, changed))
+    assert torch.allclose(before[:, :5], after[:, :5], atol=1e-12)
+    assert not torch.allclose(before[:, 5:], after[:, 5:], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_changes_nothing(name: str) -> None:
+    model, batch = model_of(name), batch_of(6)
+    short = SequenceBatch(batch.history[:, :6], batch.targets[:, :6])
+    padded = SequenceBatch(*(F.pad(each, (0, 3)) for each in (short.history, short.targets)))
+    assert torch.allclose(model.losses(short), model.losses(padded), atol=1e-10)
+    one, other = (RankingBatch(each.history, short.targets[:, 0], short.history) for each in (short, padded))
+    assert torch.allclose(model.scores(one), model.scores(other), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        *(
+            (Transformer, wrong)
+            for wrong in (
+                *({"dim": -4}, {"dim": 65, "heads": 2}, {"heads": 0}, {"dropout": 7.0}, {"learning_rate": -1.0}),
+                *({"learning_rate": float("nan")}, {"weight_decay": -1.0}, {"warmup": 2.0}, {"norm": "middle"}),
+                *({"activation": "tanh"}, {"max_length": 0}, {"feedforward": 0}, {"network_scale": 0.0}),
+                *({"network_scale": 1e300}, {"start_mean": 0.0}, {"start_mean": float("inf")}, {"fade": 0.0}),
+                {"fade": 1.1},
+            )
+        ),
+        *((DPFormer, wrong) for wrong in ({"frequencies": "guess"}, {"frequency_share": 1.0}, {"error_scale": -1.0})),
+        *(
+            (DualEncoder, wrong)
+            for wrong in (
+                *({"tower": "gru"}, {"context": 0}, {"feedforward": 0}, {"blocks": -1}, {"heads": 5}),
+                {"dropout": 1.0},
+            )
+        ),
+        *(
+            (kind, wrong)
+            for kind in (GRU, LSTM)
+            for wrong in (
+                *({"dim": 0}, {"layers": 0}, {"dropout": 1.0}, {"dropout": -0.1}, {"shortcut_mean": -0.1}),
+                *({"shortcut_mean": float("inf")}, {"network_scale": 0.5}, {"fade": 0.5}),
+                *({"network_scale": 2.0, "shortcut_mean": 0.3}, {"network_scale": 0.0, "shortcut_mean": 0.3}),
+                {"fade": 0.0, "shortcut_mean": 0.3},
+            )
+        ),
+    ],
+)
+def test_arguments_that_make_no_model_are_refused_in_one_line(kind: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=rf"model\.({'|'.join(wrong)})"):
+        kind(ITEMS, **wrong)
+
+
+KINDS = [GRU, LSTM]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_states_are_those_of_torchs_own_layers(kind: Any) -> None:
+    model, batch = recurrent(kind, layers=2, dropout=0.5).eval(), batch_of(3)
+    own = getattr(nn, kind.__name__)(8, 8, 2, batch_first=True)
+    own.load_state_dict(model.cell.state_dict())
+    assert torch.equal(model.encode(batch.history), own(model.embedding(batch.history))[0])
+
+
+@pytest.mark.parametrize(("kind", "fade"), [(GRU, 0.8), (LSTM, 1.0)])
+def test_with_a_shortcut_the_last_item_and_the_mean_pass_the_cell_by(kind: Any, fade: float) -> None:
+    model, history = recurrent(kind, shortcut_mean=0.3, network_scale=0.25, fade=fade).eval(), batch_of(3).history
+    first, last = model.norms
+    with torch.no_grad():
+        first.weight.uniform_(0.5, 2.0)
+        last.bias.normal_()
+        for user, row in enumerate(history):
+            items = model.embedding(row)
+            states, _ = model.cell(first(items).unsqueeze(0))
+            for place in range(len(row)):
+                counts = torch.tensor([fade**age for age in range(place, -1, -1)])
+                mean = counts @ first(items[: place + 1]) / counts.sum()
+                own = last(items[place] + 0.3 * mean + 0.25 * states[0, place])
+                assert torch.allclose(model.encode(history)[user, place], own, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_drops_items_states_between_layers_and_the_last(kind: Any) -> None:
+    model = recurrent(kind, layers=2, dropout=0.4)
+    assert model.cell.dropout == model.dropout.p == 0.4
+    assert recurrent(kind, dropout=0.4).cell.dropout == 0.0  # nothing is between
+    batch = batch_of(3)
+    assert not torch.equal(model.losses(batch), model.losses(batch))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_the_tape_the_losses_are_the_same(kind: Any) -> None:
+    model, batch = recurrent(kind, layers=2), batch_of(5)
+    with Tape(dict(model.named_parameters()), 5) as tape:
+        tape.watch(batch)
+        losses = model.losses(batch)
+    assert torch.allclose(losses, model.losses(SequenceBatch(batch.history.clone(), batch.targets.clone())), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tape_keeps_the_models_precision(kind: Any, dtype: torch.dtype) -> None:
+    model, batch = recurrent(kind).to(dtype), batch_of(4)
+    with Tape(dict(model.named_parameters()), 4) as tape:
+        tape.watch(batch)
+        assert model.encode(batch.history).dtype == dtype
+
+
+@pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
+def test_a_cell_that_is_stepped_in_mixed_precision_runs_under_the_tape(kind: Any) -> None:
+    cell, x = kind(6, 6), torch.randn(4, 3, 6)
+
+    def losses(batch: list[torch.Tensor]) -> torch.Tensor:
+        state = None
+        for step in batch[0].unbind(1):
+            state = cell(step, state)
+        return (state if isinstance(state, torch.Tensor) else state[0]).sum(1)
+
+    with torch.autocast("cpu", torch.bfloat16), Tape(dict(cell.named_parameters()), 4) as tape:
+        tape.watch([x])
+        found = losses([x])
+    tape.backward(found)
+    assert sorted(tape.contributions) == sorted(dict(cell.named_parameters()))
+    assert torch.allclose(found.float(), losses([x]), atol=0.1)
+
+
+@pytest.mark.parametrize("context", [None, 1, 3, LENGTH, 50])
+def test_a_bag_is_the_mean_of_the_last_items(context: int | None) -> None:
+    model = dual_encoder(context=context).double()
+    history = batch_of(6).history
+    assert model.own_context is not None
+    vectors = model.own_context(history)
+    encoded = model.encode(history)
+    for user, place in ((0, 0), (0, LENGTH - 1), (2, 3), (4, 5)):
+        first = 0 if context is None else max(0, place + 1 - context)
+        bag = vectors[user, first : place + 1].mean(0)
+        assert torch.allclose(encoded[user, place], bag + model.tower.network(bag), atol=1e-12)
+
+
+def test_items_are_looked_up_in_a_table_of_their_own() -> None:
+    model = dual_encoder().eval()
+    batch = RankingBatch(torch.tensor([[3, 4, 5, 0]]), torch.tensor([1]), torch.tensor([[3, 4, 5]]))
+    assert torch.allclose(model.scores(batch)[0], model.encode(batch.history)[0, 2] @ model.item_table.T)
+    assert model.own_context is not None
+    model.own_context.weight.data[7] += 1  # an item of no context
+    before = model.scores(batch)
+    model.embedding.weight.data[7] += 1
+    assert (model.scores(batch) != before).nonzero().tolist() == [[0, 7]]
+    tied = dual_encoder(tied=True)
+    assert len([p for p in tied.parameters() if p.shape == tied.item_table.shape]) == 1

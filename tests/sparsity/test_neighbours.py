@@ -29,8 +29,16 @@ from dprec.sparsity.rows.kinds import BatchRows, Strategy
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.contribution_map import pieces
 from dprec_kernels.ordering import is_among
-from tests.sparsity.test_reads import Together, encoder, sequences, trained
-from tests.sparsity.test_shared_rows import LONGEST, BrokenByPadding, Declared, Relative
+from tests.sparsity.test_reads import (
+    LONGEST,
+    BrokenByPadding,
+    Declared,
+    Relative,
+    Together,
+    encoder,
+    sequences,
+    trained,
+)
 
 MODELS: dict[str, Callable[[], Any]] = {
     "places": Relative,
