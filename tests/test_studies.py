@@ -7,6 +7,7 @@ import doctest
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -65,17 +66,6 @@ def test_activations() -> None:
         assert row["1000000"] == pytest.approx(row["analytic"], rel=0.01)
         if row["activation"] == "ReLU":
             assert row["analytic"] == pytest.approx(float(row["paper"]), rel=0.02)
-
-
-@pytest.mark.full
-def test_adafest(tmp_path: Path) -> None:
-    rows = run(tmp_path, "adafest", "--picture", "picture.png")
-    assert [(row["rows"], row["system"]) for row in rows[:3]] == [
-        (1_000, "AdaFEST"), (1_000, "DP-SGD, fused"), (10_000, "AdaFEST"),
-    ]  # fmt: skip
-    for one, other in zip(rows[::2], rows[1::2], strict=True):
-        assert other["ratio_to_adafest"] == pytest.approx(other["ms_per_step"] / one["ms_per_step"])
-    assert (tmp_path / "picture.png").stat().st_size > 5_000
 
 
 @pytest.mark.full
@@ -163,17 +153,6 @@ def test_eana_context(tmp_path: Path) -> None:
     assert first["bigram"].to_list()[1:] == [f"{a} {b}" for a, b in pairwise(words)]
 
 
-@outside
-@pytest.mark.full
-def test_gpu_compile(tmp_path: Path) -> None:
-    """Kernels compile without spills, except those that are faster so; docs/measured/gpu_compile.json has all sizes."""
-    rows = run(tmp_path, "gpu_compile")
-    assert {row["target"] for row in rows} == {"sm_90"}
-    assert len({row["kernel"] for row in rows}) == 13
-    assert all(row["kernel"].startswith("catalogue_softmax") for row in rows if row["spilled"])
-    assert all(0 < row["registers"] <= 255 and row["shared"] <= 99 * 1024 for row in rows)
-
-
 @pytest.mark.full
 def test_normals(tmp_path: Path) -> None:
     """Each row's time stands beside what memory takes, and each source fills all of its memory."""
@@ -189,21 +168,6 @@ def test_normals(tmp_path: Path) -> None:
         changed = (numbers != torch.tensor(1e-9)).all(dim=1)
         assert changed[:512].all()
         assert key[1] == "a cache" or changed.all()
-
-
-@pytest.mark.full
-def test_processes(tmp_path: Path) -> None:
-    one, two = run(tmp_path, "processes")
-    assert one["cpu_ms_per_step"] == one["all_cpu_ms_per_step"]
-    assert 0 < two["cpu_ms_per_step"] < two["all_cpu_ms_per_step"]
-    assert one["ratio"] == 1
-
-
-@pytest.mark.full
-def test_recurrent(tmp_path: Path) -> None:
-    rows = run(tmp_path, "recurrent")
-    assert len(rows) == 10
-    assert all(row["ratio_spread"][0] <= row["ratio"] <= row["ratio_spread"][1] for row in rows)
 
 
 @pytest.mark.full
@@ -254,30 +218,6 @@ def test_rows_without_a_gradient_are_those_that_no_record_looks_up() -> None:
 
 
 @pytest.mark.full
-def test_sparsity_periods(tmp_path: Path) -> None:
-    rows = run(tmp_path, "sparsity", "--study", "periods", "--runs", "runs", "--picture", "picture.png")
-    assert [(row["period_days"], row["epsilon"]) for row in rows] == [(1, 8.0), (1, None), (18, 8.0), (18, None)]
-    assert [row["paper"] for row in rows] == [0.7345, 0.7846, 0.7358, 0.7848]
-    assert (tmp_path / "picture.png").stat().st_size > 5_000
-
-
-@pytest.mark.full
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
-def test_table_memory(tmp_path: Path) -> None:
-    (row,) = run(tmp_path, "table_memory")
-    assert row["table_mb"] == pytest.approx(399_000 * 64 * 4 / 1e6)
-    assert 0.9 < row["times_table"] < 1.5  # it cannot be less than the table, but for what a run takes beside it
-
-
-@pytest.mark.full
-def test_text(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    rows = {row["system"]: row for row in run(tmp_path, "text")}
-    assert rows["PyTorch, sparse gradient"]["ratio"] == 1
-    assert all(row["ms_per_step"] > row["embedding_ms"] > 0 for row in rows.values())
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("system", ["PyTorch", "PyTorch, sparse gradient", "AdaFEST", "DP-SGD, fused"])
 def test_a_step_of_text_moves_the_words_that_it_may(system: str) -> None:
     pytest.importorskip("transformers")
@@ -299,17 +239,6 @@ def test_a_step_of_text_moves_the_words_that_it_may(system: str) -> None:
 
 
 @pytest.mark.full
-def test_text_accuracy(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    rows = run(tmp_path, "text_accuracy", "--picture", "picture.png")
-    assert [row["system"] for row in rows] == ["DP-SGD", "AdaFEST", "FEST", "low rank", "frozen"]
-    reductions = {row["system"]: row["gradient_size_reduction"] for row in rows}
-    assert (reductions["DP-SGD"], reductions["frozen"]) == (1, None)
-    assert reductions["low rank"] == pytest.approx(200 * 32 / (8 * 232))
-    assert min(reductions["AdaFEST"], reductions["FEST"]) >= 1
-
-
-@pytest.mark.full
 def test_text_items(tmp_path: Path) -> None:
     """Trained, it ranks new items by what users of others chose, well above chance."""
     rows = run(tmp_path, "text_items")
@@ -322,16 +251,58 @@ def test_text_items(tmp_path: Path) -> None:
     assert study.judged(model, data)["ndcg_new"] > 1.4 * study.judged(None, data)["ndcg_new"]
 
 
+def rises(rows: list[dict]) -> bool:
+    return all(row["ratio_spread"][0] <= row["ratio"] <= row["ratio_spread"][1] for row in rows) and len(rows) == 10
+
+
+def reductions(rows: list[dict]) -> bool:
+    found = {row["system"]: row["gradient_size_reduction"] for row in rows}
+    low_rank = pytest.approx(200 * 32 / (8 * 232))
+    return (
+        found == {**found, "DP-SGD": 1, "frozen": None, "low rank": low_rank} and found["AdaFEST"] >= 1 <= found["FEST"]
+    )
+
+
+RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a study is asked, and what its rows have
+    "adafest": ([], lambda rows: [row["system"] for row in rows[:3]] == ["AdaFEST", "DP-SGD, fused", "AdaFEST"]),
+    "processes": ([], lambda rows: 0 < rows[1]["cpu_ms_per_step"] < rows[1]["all_cpu_ms_per_step"]),
+    "recurrent": ([], rises),
+    "sparsity": (
+        ["--study", "periods", "--runs", "runs"],
+        lambda rows: [row["period_days"] for row in rows] == [1, 1, 18, 18],
+    ),
+    "table_memory": ([], lambda rows: 0.9 < rows[0]["times_table"] < 1.5),  # not less than the table
+    "text": ([], lambda rows: all(row["ms_per_step"] > row["embedding_ms"] > 0 for row in rows)),
+    "text_accuracy": (["--picture", "picture.png"], reductions),
+    "ways_in": ([], lambda rows: all(row["ratio"] == row["script_ms"] / row["lightning_ms"] for row in rows)),
+}
+
+
 @pytest.mark.full
-def test_ways_in(tmp_path: Path) -> None:
-    rows = run(tmp_path, "ways_in")
-    assert [row["strategy"] for row in rows] == ["LazyDP", "AdaFEST", "FEST"]
-    for row in rows:
-        assert row["ratio"] == pytest.approx(row["script_ms"] / row["lightning_ms"])
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_study_runs_and_measures(name: str, tmp_path: Path) -> None:
+    if name.startswith("text"):
+        pytest.importorskip("transformers")
+    words, holds = RUNS[name]
+    rows = run(tmp_path, name, *words)
+    assert rows
+    assert holds(rows), rows
+    assert "--picture" not in words or (tmp_path / "picture.png").stat().st_size > 5_000
+
+
+@outside
+@pytest.mark.full
+def test_gpu_compile(tmp_path: Path) -> None:
+    """Kernels compile without spills, except those that are faster so; docs/measured/gpu_compile.json has all sizes."""
+    rows = run(tmp_path, "gpu_compile")
+    assert len({row["kernel"] for row in rows}) == 13
+    assert all(row["kernel"].startswith("catalogue_softmax") for row in rows if row["spilled"])
+    assert all(0 < row["registers"] <= 255 and row["shared"] <= 99 * 1024 for row in rows)
 
 
 def test_every_study_has_a_test() -> None:
     tests = ("test_studies", "test_dpformer_tables", "test_eight_logs")
     text = "".join((ROOT / "tests" / f"{name}.py").read_text() for name in tests)
-    held = re.findall(r"(?:load|run|spec_from_file_location)\((?:tmp_path, )?\"(\w+)\"", text)
+    held = [*RUNS, *re.findall(r"(?:load|run|spec_from_file_location)\((?:tmp_path, )?\"(\w+)\"", text)]
     assert set(NAMES) - set(held) <= {"weight_errors"}, "which has an example that says the same"

@@ -13,7 +13,6 @@ import yaml
 
 from dprec.data import Sequences
 from dprec.fit import main as fit
-from dprec.recommend import main as recommend
 from dprec.run import outcome, progress
 from dprec.run.progress import TrainingProgress
 from dprec.run.saved.checkpoints import read_checkpoint
@@ -184,16 +183,6 @@ def test_seed_decides_the_initial_weights_and_nothing_else(recipe: Path, here: P
 def test_epochs_become_steps(recipe: Path, here: Path) -> None:
     assert fit([str(recipe), "--privacy", "null", "--trainer.max_epochs", "3", "--out", "epochs"]) == 0
     assert strict(here / "epochs/metrics.json")["steps"] == 3 * USERS // 15
-
-
-def test_a_model_of_ones_own_trains_privately(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "my_counts.py").write_text(OWN_MODEL)
-    (here / "own.yaml").write_text("model:\n  class_path: my_counts.Counts\n  init_args: {width: 3}\n")
-    assert fit([str(recipe), "own.yaml", "--out", "own"]) == 0
-    assert strict(here / "own/metrics.json")["epsilon"] > 0
-    capsys.readouterr()
-    assert recommend(["own", "--history", "film3", "-k", "2", "--json", "--trust", "my_counts"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["items"]) == 2
 
 
 def test_stand_in_says_so_everywhere(

@@ -1,4 +1,4 @@
-"""A rule and a form of one's own: written outside the package, and checked like the others."""
+"""A rule, a form and a model of one's own: written outside the package, and checked like the others."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from dprec.data import SequenceBatch
+from dprec import Privacy, Recommender
+from dprec.data import PoissonBatches, SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients import Contribution, Outer, alone, by_user, rule
 from dprec.gradients.clipping import Clipping, squared_norms
@@ -24,7 +27,7 @@ from dprec.gradients.tape import Tape
 from dprec.gradients.uses.registry import RULES
 from tests import truth
 from tests.one_micro_batch import add_clipped
-from tests.test_bring_your_model import WithTensordot, train
+from tests.quiet import trainer
 from tests.test_docs import ROOT, put_files
 from tests.zoo.recommenders import Zoo, batch_of
 
@@ -149,3 +152,63 @@ def test_a_form_of_ones_own_is_exact_beside_the_others(wide: torch.dtype, scale:
     for name, total in sums.items():
         exact = (known[name] * clipped.scales.view(-1, *[1] * (known[name].dim() - 1)).to(known[name]))[~lost].sum(0)
         assert torch.allclose(total.float(), exact.float(), atol=1e-6), name
+
+
+USERS, ITEMS, LENGTH, DIM = 40, 20, 6, 8
+
+
+class Mine(Recommender):
+    """The last item from the mean of those before, on rows that are plain tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(ITEMS)
+        self.embedding = nn.Embedding(ITEMS, DIM)
+        self.mix = nn.Linear(DIM, DIM)
+
+    def hidden(self, x: Tensor) -> Tensor:  # (B, T, d) -> (B, T, d)
+        return self.mix(x)
+
+    def each(self, batch: Tensor) -> Tensor:
+        x = self.hidden(self.embedding(batch[:, :-1])).mean(1)
+        return F.cross_entropy(F.linear(x, self.embedding.weight), batch[:, -1], reduction="none")
+
+    def losses(self, batch: Any) -> Tensor:
+        return self.each(batch)
+
+    def scores(self, batch: Any) -> Tensor:
+        raise NotImplementedError
+
+
+class WithTensordot(Mine):
+    def hidden(self, x: Tensor) -> Tensor:
+        return torch.tensordot(x, self.mix.weight, ([2], [1]))
+
+
+def together(rows: list[Tensor]) -> list[Tensor]:
+    return [torch.stack(rows)] if rows else []
+
+
+def train(model: Mine) -> Privacy:
+    rows = torch.randint(1, ITEMS, (USERS, LENGTH), generator=torch.Generator().manual_seed(0))
+    loader = DataLoader(rows, batch_sampler=PoissonBatches(USERS, 20), collate_fn=together)  # type: ignore[arg-type]
+    privacy = Privacy(noise_multiplier=1.0)
+    trainer(privacy, max_steps=3).fit(model, loader)
+    return privacy
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_a_rule_of_ones_own_is_compared_with_autograd(factor: float) -> None:
+    def project(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        x, weight = args
+        rows = tape.rows(x, "tensordot", weight)
+        inputs = by_user(x, tape.users)
+        output = function(x, weight.detach(), **kwargs)
+        return tape.record(output, rows, [(weight, lambda g: Outer(factor * by_user(g, tape.users), inputs))])
+
+    with mock.patch.dict(RULES):
+        rule(torch.tensordot)(project)
+        if factor == 1.0:
+            assert train(WithTensordot()).steps == 3
+        else:
+            with pytest.raises(UserError, match="from the user's own clipped gradient"):
+                train(WithTensordot())
