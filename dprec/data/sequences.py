@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from dprec.data.logs.stand_in import OnMissing, Source
 from dprec.data.logs.store import content_of
 from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue
-from dprec.data.selection.held_out import Cut
 from dprec.data.selection.packing import RankingUsers, TrainingUsers
 from dprec.data.selection.protocol import Protocol, SplitLog
 from dprec.errors import UserError
@@ -151,7 +150,6 @@ class Sequences(SampledData):
         self.synthetic_items = synthetic_items
         self._frame: Any = None
         self._source: Source[Interactions] | None = None
-        self._cut: Cut | None = None
         self._chosen: Catalogue | None = None
         self._loaded: SplitLog | None = None
 
@@ -184,29 +182,24 @@ class Sequences(SampledData):
                     f"data.context names columns of a log of your own, and {source.name} is none: set data.path to "
                     "the log, or leave data.context out"
                 )
-            self._loaded = self.protocol.load(source, self._cut_of(source), self.min_events, given)
-            self._source = self._cut = None  # the raw events are not needed any more
+            self._loaded = self.protocol.load(source, self.min_events, given)
+            self._source = None  # the raw events are not needed any more
         return self._loaded
 
     def _opened(self) -> Source[Interactions]:
-        if self._source is None and self._frame is not None:
-            how = asdict(self.how)
-            del how["format"]
-            self._source, self._frame = Source(read_frame(self._frame, **how), "frame"), None
         if self._source is None:
-            self._source = open_source(
-                self.dataset,
-                self.path,
-                self.on_missing,
-                read=self._read,
-                invent=partial(synthetic_interactions, self.synthetic_users, self.synthetic_items),
-            )
+            source = self._read_source()
+            self._source = replace(source, found=replace(source.found, rule=self.protocol.events))
         return self._source
 
-    def _cut_of(self, source: Source[Interactions]) -> Cut | None:
-        if self._cut is None:
-            self._cut = self.protocol.cut(source.found)
-        return self._cut
+    def _read_source(self) -> Source[Interactions]:
+        if self._frame is None:
+            invent = partial(synthetic_interactions, self.synthetic_users, self.synthetic_items)
+            return open_source(self.dataset, self.path, self.on_missing, read=self._read, invent=invent)
+        how = asdict(self.how)
+        del how["format"]
+        frame, self._frame = self._frame, None
+        return Source(read_frame(frame, **how), "frame")
 
     def _given_catalogue(self) -> Catalogue | None:
         if self.catalogue_from == FROM_DATA:
@@ -227,10 +220,8 @@ class Sequences(SampledData):
 
     @property
     def found(self) -> Interactions:
-        """The raw events that training may know. Private data, items included."""
-        source = self._opened()
-        cut = self._cut_of(source)
-        return source.found if cut is None else cut.training
+        """The raw events; what of them training may know is in their `lengths` and `visits`. Private data."""
+        return self._opened().found
 
     def choose(self, ids: Sequence[str]) -> None:
         """Use these raw ids as the catalogue."""

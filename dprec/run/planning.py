@@ -262,7 +262,7 @@ def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str
         raise UserError("data.catalogue is private, but no privacy block pays for it: leave it out, or add one")
     found = data.found
     users = len(found.offsets) - 1
-    choice = privacy.private_catalogue(int(np.count_nonzero(np.diff(found.offsets))), data.catalogue_share)
+    choice = privacy.private_catalogue(int(np.count_nonzero(found.lengths)), data.catalogue_share)
     privacy.begin_with(choice.events)
     chosen = choice.choose(visits(found), users, len(found.item_ids), privacy.noise)
     data.choose([found.item_ids[place] for place in chosen])

@@ -1,7 +1,6 @@
 """Events of the last days, or the last share of each user's: against plain lists, and for leaks."""
 
 import random
-from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -10,6 +9,7 @@ import torch
 
 from dprec.accounting.release import ExactSums
 from dprec.data import Sequences
+from dprec.data.logs.histories import visits
 from dprec.errors import UserError
 from dprec.models import DPFormer, Spectral
 from dprec.run.console import data_table
@@ -132,9 +132,12 @@ def other_future(frame, settings):
 
 
 def named(events):
-    """The raw items of every user who has any."""
-    ends = pairwise(events.offsets.tolist())
-    return [[events.item_ids[item] for item in events.item[first:end]] for first, end in ends if first < end]
+    """How many events training has of every user who has any, and the raw items of each."""
+    seen = {}
+    for users, items in visits(events):
+        for user, item in zip(users.tolist(), items.tolist(), strict=True):
+            seen.setdefault(user, []).append(events.item_ids[item])
+    return events.lengths[events.lengths > 0].tolist(), list(seen.values())
 
 
 @pytest.mark.parametrize("validation", [False, True])

@@ -13,8 +13,9 @@ from scipy.stats import chisquare
 
 from dprec.data import Catalogue
 from dprec.data.draws.of_users import OneTarget
-from dprec.data.logs.histories import Histories, Interactions, LeaveOneOut, visits
+from dprec.data.logs.histories import Histories, Interactions, visits
 from dprec.data.selection.catalogue import build_histories
+from dprec.data.selection.held_out import leave_one_out
 from dprec.data.selection.packing import RankingUsers, TrainingUsers, pack, padded, sampled
 from dprec.errors import UserError
 
@@ -129,9 +130,9 @@ def left_out(users, validation):
 )
 def test_leave_one_out(users, validation):
     histories, catalogue = build_histories(interactions(users), 0)[:2]
-    split = LeaveOneOut(histories, validation)
+    split = leave_one_out(histories, validation)
     training, test, valid = left_out(users, validation)
-    assert raw(split.training(), catalogue) == training
+    assert raw(split.training, catalogue) == training
     for name, expected in [("test", test), *([("validation", valid)] if validation else [])]:
         if not expected:
             with pytest.raises(UserError, match="no user can be tested"):
@@ -153,7 +154,7 @@ def test_leave_one_out(users, validation):
 def test_no_validation_split_unless_asked():
     histories, _ = build_histories(interactions([list("abcd")]), 0)[:2]
     with pytest.raises(UserError, match=r"set data\.validation to true"):
-        LeaveOneOut(histories, validation=False).held_out("validation")
+        leave_one_out(histories, validation=False).held_out("validation")
 
 
 def histories(*users):
@@ -234,7 +235,7 @@ def test_a_user_without_a_transition_is_still_a_row():
 def test_ranking_batches(tokens):
     """History is the latest part of what was seen, and seen stops short of the target."""
     users = [[1, 2, 3, 4, 5], [6, 7], [7, 6, 5, 4], [1, 1, 2]]
-    split = LeaveOneOut(histories(*users), validation=False)
+    split = leave_one_out(histories(*users), validation=False)
     ranking = RankingUsers(split, "test", max_length=2, tokens=tokens, items=8)
     got = {}
     for batch in (ranking[number] for number in range(len(ranking))):
@@ -245,13 +246,13 @@ def test_ranking_batches(tokens):
 
 
 def test_ranking_batches_keep_the_score_matrix_small():
-    split = LeaveOneOut(histories(*[[1, 2, 3]] * 100), validation=False)
+    split = leave_one_out(histories(*[[1, 2, 3]] * 100), validation=False)
     ranking = RankingUsers(split, "test", max_length=5, tokens=10**6, items=2**24 // 8)
     assert [len(ranking[number]) for number in range(len(ranking))] == [8] * 12 + [4]
 
 
 def test_a_sample_of_the_users_is_ranked_as_they_are_among_all():
-    split = LeaveOneOut(histories(*[[user, user + 1, user + 2] for user in range(1, 41)]), validation=False)
+    split = leave_one_out(histories(*[[user, user + 1, user + 2] for user in range(1, 41)]), validation=False)
     whole, some = (RankingUsers(split, "test", max_length=5, tokens=12, items=60, sample=n) for n in (None, 9))
     everyone = {tuple(row) for number in range(len(whole)) for row in whole[number].seen.tolist()}
     ranked = [tuple(row) for number in range(len(some)) for row in some[number].seen.tolist()]
@@ -264,7 +265,7 @@ def test_impossible_sizes_are_refused():
     with pytest.raises(UserError, match=r"data\.max_length is 0"):
         TrainingUsers(histories([1, 2]), 0, 10)
     with pytest.raises(UserError, match=r"data\.max_length is 0"):
-        RankingUsers(LeaveOneOut(histories([1, 2, 3]), validation=False), "test", 0, 10, 4)
+        RankingUsers(leave_one_out(histories([1, 2, 3]), validation=False), "test", 0, 10, 4)
     with pytest.raises(UserError, match=r"data\.tokens is 0"):
         TrainingUsers(histories([1, 2]), 5, 0).__getitems__([0])
 

@@ -1,18 +1,17 @@
-"""Every user's items in time order, in flat arrays, and leave-one-out."""
+"""Every user's items in time order, in flat arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
 
 from dprec.data.logs.context import ContextColumns
-from dprec.data.logs.store import ColumnStore, forget, stored
-from dprec.errors import UserError
+from dprec.data.logs.store import forget, stored
 
 Split = Literal["validation", "test"]
 
@@ -57,6 +56,7 @@ class Interactions(Events):
     ages: np.ndarray | None = None
     context: EventContext | None = None
     folder: Path | None = None  # where what is as long as the log is to be written; None: it stays in memory
+    rule: HeldOutRule | None = None  # what of it is held out; training knows nothing of that
 
     @classmethod
     def of(cls, user: np.ndarray, item: np.ndarray, item_ids: list[str]) -> Interactions:
@@ -88,16 +88,53 @@ class Interactions(Events):
         """Take what was read of mapped files out of this process's memory."""
         forget(self.offsets, *self._columns.values())
 
-    def between(self, starts: np.ndarray, ends: np.ndarray) -> Interactions:
-        """The events from `starts` to `ends` of each user alone."""
-        offsets = np.concatenate([[0], np.cumsum(ends - starts)])
-        store = ColumnStore(self.folder, nameless=True)
-        for first, last in blocks(offsets):
-            store.add(**self.at(spans(starts[first:last], ends[first:last] - starts[first:last])))
+    @property
+    def lengths(self) -> np.ndarray:  # (N,) events of each user that training may know
+        if self.rule is None:
+            return np.diff(self.offsets)
+        return np.concatenate([portion.lengths(portion.training) for portion in self.portions()])
+
+    def portions(self, rows: int = 2**22) -> Iterator[Portion]:
+        """Yield the events of as many users at a time as have so many rows, at least one user's."""
+        for first, end in blocks(self.offsets, rows):
+            place = slice(self.offsets[first], self.offsets[end])
+            user = np.repeat(np.arange(end - first, dtype=np.int32), np.diff(self.offsets[first : end + 1]))
+            columns = self.at(place)
+            part = np.zeros(len(user), dtype=np.uint8)
+            if self.rule is not None:
+                part = self.rule.part(self, place, user)
+                order = np.lexsort((part, user))
+                part, columns = part[order], {name: column[order] for name, column in columns.items()}
+            yield Portion(slice(first, end), user, part, columns)
             self.forget()
-        whole = store.whole()
-        offsets, context = stored(offsets, self.folder), self.context_of(whole)
-        return replace(self, offsets=offsets, item=whole["items"], item_users=None, ages=None, context=context)
+
+
+class Portion(NamedTuple):
+    """The events of some users, one user after the other, and of each the parts one after the other."""
+
+    users: slice
+    user: np.ndarray  # (n,) the user of each event, from 0 for the first of them
+    part: np.ndarray  # (n,) uint8: 0 is training, 1 validation, 2 the test
+    columns: dict[str, np.ndarray]
+
+    @property
+    def items(self) -> np.ndarray:
+        return self.columns["items"]
+
+    @property
+    def training(self) -> np.ndarray:  # (n,) bool
+        return self.part == 0
+
+    def lengths(self, chosen: np.ndarray) -> np.ndarray:
+        """(users,) how many of these events (n,) are of each user."""
+        return np.bincount(self.user[chosen], minlength=self.users.stop - self.users.start)
+
+
+class HeldOutRule(Protocol):
+    """Says which events of a log are held out."""
+
+    def part(self, events: Interactions, place: slice, user: np.ndarray) -> np.ndarray:
+        """Return the part (n,) uint8 of consecutive events, all of some users, whose numbers `user` are from 0."""
 
 
 @dataclass(frozen=True)
@@ -154,14 +191,6 @@ class Histories(Events):
         forget(self.starts, self.ends, *self._columns.values())
 
 
-class HeldOut(NamedTuple):
-    """Users with held-out events, and where these are: `items[first:end]` of the histories."""
-
-    users: np.ndarray
-    first: np.ndarray
-    end: np.ndarray
-
-
 def spans(first: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """The numbers first, first + 1, ... of each span.
 
@@ -184,47 +213,15 @@ def blocks(offsets: np.ndarray, rows: int = 2**22) -> Iterator[tuple[int, int]]:
 def visits(events: Interactions, rows: int = 2**22) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Every pair of a user and an item they saw, once, latest first: yields (n,), (n,) for a few users at a time.
 
+    Events that are held out are not among them.
+
     >>> events = Interactions.of(np.array([0, 0, 0, 1]), np.array([4, 2, 4, 2]), list("abcde"))
     >>> [(user.tolist(), item.tolist()) for user, item in visits(events)]
     [([0, 0, 1], [4, 2, 2])]
     """
-    for first, end in blocks(events.offsets, rows):
-        lengths = np.diff(events.offsets[first : end + 1])
-        item = np.asarray(events.item[events.offsets[first] : events.offsets[end]])[::-1].astype(np.int64)
-        user = np.repeat(np.arange(end - first)[::-1], lengths[::-1])  # descending, as the reversed events are
+    for portion in events.portions(rows):
+        user, item = (column[portion.training][::-1].astype(np.int64) for column in (portion.user, portion.items))
         _, kept = np.unique(user * len(events.item_ids) + item, return_index=True)
         kept.sort()
         kept = kept[np.argsort(user[kept], kind="stable")]
-        yield first + user[kept], item[kept]
-        events.forget()
-
-
-class LeaveOneOut:
-    """Holds out each user's last event for the test and, with `validation`, the one before it for validation.
-
-    A user is tested only if two events remain for training; of other users all events are for training. The validation
-    event comes before the test event, so it is in the history of the test, but never in training.
-    """
-
-    def __init__(self, histories: Histories, validation: bool) -> None:
-        self.histories = histories
-        self.validation = validation
-        held = 2 if validation else 1
-        self.tested = histories.lengths >= held + 2  # (N,) bool
-        # (N,) where the training events stop
-        self.training_ends = stored(histories.ends - held * self.tested, histories.folder)
-
-    def training(self) -> Histories:
-        """Every user's training events."""
-        return replace(self.histories, ends=self.training_ends)
-
-    def held_out(self, split: Split) -> HeldOut:
-        """The tested users, with one event each."""
-        if split == "validation" and not self.validation:
-            raise UserError("there is no validation split: set data.validation to true")
-        users = np.flatnonzero(self.tested)
-        if not len(users):
-            least, hint = (4, ", or 3 with data.validation false") if self.validation else (3, "")
-            raise UserError(f"no user can be tested: leave-one-out needs users with at least {least} events{hint}")
-        place = self.histories.ends[users] - (2 if split == "validation" else 1)
-        return HeldOut(users, place, place + 1)
+        yield portion.users.start + user[kept], item[kept]

@@ -316,6 +316,5 @@ def _with_room() -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"cannot write the histories that training draws from ({error.strerror or error}): they take 4 bytes an "
-            "event, 12 with test_events or test_days, 16 with test_items, twice that with data.context; set "
-            "data.cache to a folder with enough room"
+            "event, 8 with data.context; set data.cache to a folder with enough room"
         ) from error

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from dprec.data.formats.format import lines_in
-from dprec.data.logs.histories import Histories, Interactions, blocks, visits
+from dprec.data.logs.histories import Histories, Interactions, visits
 from dprec.data.logs.ids import normal_texts
 from dprec.data.logs.store import ColumnStore
 from dprec.errors import UserError
@@ -103,15 +102,15 @@ def _refuse_repeated(texts: Iterable[str | None], path: Path) -> None:
 
 
 class Filtered(NamedTuple):
-    histories: Histories
+    histories: Histories  # held-out events last
     catalogue: Catalogue
-    dropped: dict[str, int]  # what each filter left out, counted without noise: private data
+    facts: dict[str, int]  # what each filter left out, and what is held out, counted without noise: private data
     users: np.ndarray  # (N,) which users of the log stay
-    number: np.ndarray  # (items of the log,) the number of each in the catalogue, 0 for those that are not in it
+    parts: np.ndarray  # (N, 3) how many events of each are for training, validation and the test
 
 
 def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalogue | None = None) -> Filtered:
-    """Filter events and number items 1..V.
+    """Filter events and number items 1..V. Of held-out events those stay whose users and items training knows.
 
     Without a catalogue, an event stays if its user has at least `min_events` events and its item at least as many
     users, both counted before the filter. There is one pass, as in SASRec's preprocessing, so a user may keep fewer
@@ -123,95 +122,79 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
     """
     if min_events < 0:
         raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
-    passes = _passes(events, min_events) if catalogue is None else _listed(events, catalogue)
-    lengths, who = [], []
+    given = catalogue is not None
+    known = None if catalogue is None else np.array([catalogue.index(raw) or 0 for raw in events.item_ids], np.int32)
+    passes = _met(events) >= max(1, min_events) if known is None else known > 0
+    before = events.lengths  # (N,) of each user
+    left, stays = np.empty_like(before), np.empty(len(before), dtype=bool)  # those whose items pass; who stays
     there = np.zeros(len(passes), dtype=bool)  # items of the events that stay
-    left_out = Counter[str]()
-    for part in _selected(events, passes, min_events, own=catalogue is not None):
-        there[part.events["items"]] = True
-        lengths.append(part.left[part.stays])
-        who.append(part.first + np.flatnonzero(part.stays))
-        left_out.update(part.left_out())
-    end = sum(int(part.sum()) for part in lengths)
+    for portion in events.portions():
+        passing, own = portion.training & passes[portion.items], portion.users
+        left[own] = portion.lengths(passing)
+        stays[own] = ((left if given else before)[own] >= min_events) & (left[own] >= 2)
+        there[portion.items[passing & stays[own][portion.user]]] = True
+    _refuse_nothing_left(events, before, passes, stays, min_events, given)
+    if catalogue is None or known is None:
+        known = np.zeros(len(passes), dtype=np.int32)
+        known[there] = np.arange(1, int(there.sum()) + 1)
+        catalogue = Catalogue([events.item_ids[place] for place in np.flatnonzero(there)])
+    store, parts = ColumnStore(events.folder, nameless=True), np.zeros((len(before), 3), dtype=np.int64)
+    later = 0  # held-out events of those who stay
+    for portion in events.portions():
+        number, own = known[portion.items], stays[portion.users][portion.user]
+        chosen = own & (number > 0)
+        for part in range(3):
+            parts[portion.users, part] = portion.lengths(chosen & (portion.part == part))
+        later += int((own & ~portion.training).sum())
+        store.add(**{**{name: column[chosen] for name, column in portion.columns.items()}, "items": number[chosen]})
+    users, written = np.flatnonzero(stays), store.whole()
+    parts = parts[users]
+    kept, of_validation, tested = parts.sum(0).tolist()
+    many, few = before > 0, (left if given else before) < min_events
+    facts = {
+        "items_left_out": int((~passes).sum()),
+        "events_with_items_left_out": int(before.sum() - left.sum()),
+        "users_with_few_events": int((few & many).sum()),
+        "users_without_transition": int((~few & ~stays & many).sum()),
+        "events_of_users_left_out": int(left.sum()) - kept,
+        "items_of_users_left_out": 0 if given else int((passes & ~there).sum()),
+    }
+    if events.rule is not None:
+        held_out = len(events) - int(before.sum())
+        facts |= {
+            "events_held_out": held_out,
+            "events_of_validation": of_validation,
+            "events_tested": tested,
+            "held_out_of_other_users": held_out - later,
+            "held_out_of_other_items": later - of_validation - tested,
+        }
+    offsets = np.concatenate([[0], np.cumsum(parts.sum(1))])
+    histories = Histories.joined(offsets, written["items"], events.folder, events.context_of(written))
+    return Filtered(histories, catalogue, facts, users, parts)
+
+
+def _met(events: Interactions) -> np.ndarray:
+    """How many users saw each item in training."""
+    if events.item_users is not None and events.rule is None:
+        return events.item_users
+    met = np.zeros(len(events.item_ids), dtype=np.int64)
+    for _, items in visits(events):
+        met += np.bincount(items, minlength=len(met))
+    return met
+
+
+def _refuse_nothing_left(
+    events: Interactions, before: np.ndarray, passes: np.ndarray, stays: np.ndarray, least: int, given: bool
+) -> None:
     if len(passes) and not passes.any():
         raise UserError(
             "no item of the log is in the catalogue: check data.catalogue, and that the log is of the same items"
-            if catalogue is not None
-            else f"none of {len(passes):,} items was seen by {min_events} users, of whom the log has "
-            f"{len(events.offsets) - 1:,}, so data.min_events leaves no event: lower it"
+            if given
+            else f"none of {len(passes):,} items was seen by {least} users, of whom the log has "
+            f"{len(before):,}, so data.min_events leaves no event: lower it"
         )
-    if not end:
+    if not stays.any():
         raise UserError(
-            f"no user of {len(events):,} events has {max(min_events, 2)} events whose items pass the filter: "
+            f"no user of {before.sum():,} events has {max(least, 2)} events whose items pass the filter: "
             "lower data.min_events or check data.catalogue"
         )
-    dropped = {
-        "items_left_out": int((~passes).sum()),
-        "events_with_items_left_out": left_out["other_items"],
-        "users_with_few_events": left_out["few_events"],
-        "users_without_transition": left_out["no_transition"],
-        "events_of_users_left_out": len(events) - left_out["other_items"] - end,
-        "items_of_users_left_out": int((passes & ~there).sum()) if catalogue is None else 0,
-    }
-    given = catalogue is not None
-    if catalogue is None:
-        number = np.zeros(len(passes), dtype=np.int32)
-        number[there] = np.arange(1, int(there.sum()) + 1)
-        catalogue = Catalogue([events.item_ids[place] for place in np.flatnonzero(there)])
-    else:
-        number = np.array([catalogue.index(raw) or 0 for raw in events.item_ids], dtype=np.int32)
-    store = ColumnStore(events.folder, nameless=True)
-    for part in _selected(events, passes, min_events, own=given):
-        store.add(**{**part.events, "items": number[part.events["items"]]})
-    offsets, chosen = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]), store.whole()
-    histories = Histories.joined(offsets, chosen["items"], events.folder, events.context_of(chosen))
-    return Filtered(histories, catalogue, dropped, np.concatenate(who), number)
-
-
-class _Selected(NamedTuple):
-    """What the filter says of some users."""
-
-    first: int
-    before: np.ndarray  # (n,) events of each user
-    left: np.ndarray  # (n,) those whose items pass
-    enough: np.ndarray  # (n,) bool: users with enough events
-    stays: np.ndarray  # (n,) bool: users who stay
-    events: dict[str, np.ndarray]  # those that stay
-
-    def left_out(self) -> dict[str, int]:
-        there = self.before > 0
-        return {
-            "other_items": int(self.before.sum() - self.left.sum()),
-            "few_events": int((~self.enough & there).sum()),
-            "no_transition": int((self.enough & ~self.stays & there).sum()),
-        }
-
-
-def _selected(events: Interactions, passes: np.ndarray, least: int, own: bool) -> Iterator[_Selected]:
-    """Apply the filter to some users at a time; `own`: count a user's events after the items are dropped."""
-    for first, last in blocks(events.offsets):
-        start = events.offsets[first]
-        read = events.at(slice(start, events.offsets[last]))
-        ends = np.asarray(events.offsets[first : last + 1]) - start
-        kept, before = passes[read["items"]], np.diff(ends)
-        left = np.diff(np.concatenate([[0], np.cumsum(kept)])[ends])
-        enough = (left if own else before) >= least
-        stays = enough & (left >= 2)
-        staying = kept & np.repeat(stays, before)
-        yield _Selected(first, before, left, enough, stays, {name: column[staying] for name, column in read.items()})
-        events.forget()
-
-
-def _passes(events: Interactions, least: int) -> np.ndarray:
-    """Items that enough users saw."""
-    met = events.item_users
-    if met is None:
-        met = np.zeros(len(events.item_ids), dtype=np.int64)
-        for _, items in visits(events):
-            met += np.bincount(items, minlength=len(met))
-    passes: np.ndarray = met >= max(1, least)
-    return passes
-
-
-def _listed(events: Interactions, catalogue: Catalogue) -> np.ndarray:
-    return np.array([catalogue.index(raw) is not None for raw in events.item_ids], dtype=bool)

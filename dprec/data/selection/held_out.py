@@ -1,7 +1,7 @@
-"""Held-out events, several of a user: of the last days, the last share of each user's, or of new items; and users.
+"""What is held out of histories: last events, users, or the events that a rule names.
 
-Held-out events are cut off before anything else is done, so nothing that training counts, or takes as its items,
-depends on them.
+Rules are for several events of a user: those of the last days, the last share of each user's, or those of new items.
+They apply before anything else is done, so nothing that training counts, or takes as its items, depends on them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from dprec.data.logs.histories import HeldOut, Histories, Interactions, Split, blocks, spans
-from dprec.data.logs.store import ColumnStore, forget, stored
-from dprec.data.selection.catalogue import Filtered
+from dprec.data.logs.histories import Histories, Interactions, Split
+from dprec.data.logs.store import forget, stored
 from dprec.errors import UserError
 
 DAY = 86_400
@@ -35,40 +33,90 @@ def place_of(ids: Iterable[str]) -> np.ndarray:
     return np.frombuffer(digests, dtype="<u8") / 2**64
 
 
-class HeldOutUsers:
+class HeldOut(NamedTuple):
+    """Users with held-out events, and where these are: `items[first:end]` of the histories."""
+
+    users: np.ndarray
+    first: np.ndarray
+    end: np.ndarray
+
+
+@dataclass(frozen=True)
+class SplitHistories:
+    """Histories of which the last events are held out.
+
+    Args:
+        histories: of all users, everything of them.
+        training: of the users who take part in training, what it knows.
+        validation: (N,) where each user's events for validation begin; they end where those of the test begin.
+        test: (N,) where each user's events of the test begin, up to the end of the history.
+        validated: whether anything was to be held out for validation.
+        nobody: what to say where nobody has a held-out event; `{}` stands for the split.
+    """
+
+    histories: Histories
+    training: Histories
+    validation: np.ndarray
+    test: np.ndarray
+    validated: bool
+    nobody: str
+
+    @classmethod
+    def of(
+        cls, histories: Histories, validation: np.ndarray, test: np.ndarray, validated: bool, nobody: str
+    ) -> SplitHistories:
+        """All users take part in training, with what comes before their held-out events."""
+        validation, test = (stored(begin, histories.folder) for begin in (validation, test))
+        return cls(histories, replace(histories, ends=validation), validation, test, validated, nobody)
+
+    @property
+    def tested(self) -> int:
+        """How many users have events of the test."""
+        return int((self.test < self.histories.ends).sum())
+
+    def held_out(self, split: Split) -> HeldOut:
+        """The users with held-out events of a split, with all of these."""
+        if split == "validation" and not self.validated:
+            raise UserError("there is no validation split: set data.validation to true")
+        first, end = (self.test, self.histories.ends) if split == "test" else (self.validation, self.test)
+        users = np.flatnonzero(first < end)
+        if not len(users):
+            raise UserError(self.nobody.format(split))
+        return HeldOut(users, first[users], end[users])
+
+
+def leave_one_out(histories: Histories, validation: bool) -> SplitHistories:
+    """Hold out each user's last event for the test and, with `validation`, the one before it for validation.
+
+    A user is tested only if two events remain for training; of other users all events are for training. The validation
+    event comes before the test event, so it is in the history of the test, but never in training.
+    """
+    held = 2 if validation else 1
+    tested = histories.lengths >= held + 2
+    least, hint = (4, ", or 3 with data.validation false") if validation else (3, "")
+    nobody = f"no user can be tested: leave-one-out needs users with at least {least} events{hint}"
+    ends = histories.ends
+    return SplitHistories.of(histories, ends - held * tested, ends - tested, validation, nobody)
+
+
+def hold_out_users(histories: Histories, places: np.ndarray, share: float, validation: bool) -> SplitHistories:
     """Strong generalisation, as Mult-VAE and DPALS are measured: all events of a user are for training, or none.
 
     With `validation` as many users again are held out for it. Held-out histories have at least two events, so each
-    has something before its target.
+    has something before its target, which is the last event.
     """
-
-    def __init__(self, histories: Histories, places: np.ndarray, share: float, validation: bool) -> None:
-        self.histories = histories
-        self.validation = validation
-        self._of_test = places < share
-        self._of_validation = (places >= share) & (places < 2 * share) if validation else np.zeros_like(self._of_test)
-        self.tested = self._of_test  # (N,) bool
-
-    def training(self) -> Histories:
-        """All events of the users who are not held out."""
-        stays = ~(self._of_test | self._of_validation)
-        if not stays.any() or not self._of_test.any():
-            raise UserError(
-                f"data.test_users holds out {int(self._of_test.sum())} of {len(stays)} users for the test and leaves "
-                f"{int(stays.sum())} for training: give another share"
-            )
-        starts, ends, folder = self.histories.starts[stays], self.histories.ends[stays], self.histories.folder
-        return replace(self.histories, starts=stored(starts, folder), ends=stored(ends, folder))
-
-    def held_out(self, split: Split) -> HeldOut:
-        """The users of a split, with the last event of each."""
-        if split == "validation" and not self.validation:
-            raise UserError("there is no validation split: set data.validation to true")
-        users = np.flatnonzero(self._of_test if split == "test" else self._of_validation)
-        if not len(users):
-            raise UserError(f"data.test_users holds nobody out for the {split}: give a larger share")
-        ends = self.histories.ends[users]
-        return HeldOut(users, ends - 1, ends)
+    of_test = places < share
+    away = places < 2 * share if validation else of_test
+    stays = ~away
+    if not stays.any() or not of_test.any():
+        raise UserError(
+            f"data.test_users holds out {int(of_test.sum())} of {len(stays)} users for the test and leaves "
+            f"{int(stays.sum())} for training: give another share"
+        )
+    starts, ends = (stored(all_of[stays], histories.folder) for all_of in (histories.starts, histories.ends))
+    training = replace(histories, starts=starts, ends=ends)
+    nobody = "data.test_users holds nobody out for the {}: give a larger share"
+    return SplitHistories(histories, training, histories.ends - away, histories.ends - of_test, validation, nobody)
 
 
 @dataclass(frozen=True)
@@ -85,18 +133,31 @@ class HoldOutEvents(ABC):
         """What is held out for the test, in words."""
 
     @abstractmethod
-    def parted(self, events: Interactions) -> tuple[Interactions, np.ndarray, np.ndarray]:
-        """The events, each user's in the order of the parts, and how many (N,) come before validation, and the test."""
+    def part(self, events: Interactions, place: slice, user: np.ndarray) -> np.ndarray:
+        """Return the part (n,) uint8 of consecutive events, all of some users, whose numbers `user` are from 0."""
 
-    def cut(self, events: Interactions) -> Cut:
-        events, before, until_test = self.parted(events)
-        if before.sum() == len(events) or not before.any():
+    def refuse_all_or_nothing(self, events: Interactions) -> None:
+        """Refuse a rule that leaves nothing for training, or nothing to test."""
+        counts = np.sum([np.bincount(portion.part, minlength=3) for portion in events.portions()], axis=0)
+        training, _, test = counts.tolist()
+        if not training or training == len(events):
             raise UserError(
-                f"data.{self.setting} {self.amount:g} leaves {before.sum():,} of {len(events):,} events for training "
-                f"and {int((np.diff(events.offsets) - until_test).sum()):,} for the test: give another number"
+                f"data.{self.setting} {self.amount:g} leaves {training:,} of {len(events):,} events for training "
+                f"and {test:,} for the test: give another number"
             )
-        starts = events.offsets[:-1]
-        return Cut(self, events, events.between(starts, starts + before), starts + before, starts + until_test)
+
+    def split(self, histories: Histories, parts: np.ndarray) -> SplitHistories:
+        """Hold out the last events of each user, of whose parts `parts` (N, 3) are the lengths."""
+        nobody = (
+            f"data.{self.setting} {self.amount:g} holds out no event for the {{}} of a user and an item that training "
+            "knows: give a larger number"
+        )
+        validation = histories.starts + parts[:, 0]
+        return SplitHistories.of(histories, validation, validation + parts[:, 1], self.validation, nobody)
+
+    def _parts(self, far: np.ndarray, near: np.ndarray) -> np.ndarray:
+        """Number the parts of events that are in the test (`near`), or in validation or test (`far`)."""
+        return near.astype(np.uint8) + (far if self.validation else near)
 
 
 class LastDays(HoldOutEvents):
@@ -108,13 +169,15 @@ class LastDays(HoldOutEvents):
     def said(self) -> str:
         return f"the items of the last {self.amount:g} day{'' if self.amount == 1 else 's'} of the log"
 
-    def parted(self, events: Interactions) -> tuple[Interactions, np.ndarray, np.ndarray]:
+    def part(self, events: Interactions, place: slice, user: np.ndarray) -> np.ndarray:
         if events.ages is None:
             known = events.facts.get("times")
             why = "has no times" if known in (None, "none") else f"has times of an unknown unit ({known})"
             raise UserError(f"data.test_days needs times that are dates or counts since 1970, and the log {why}")
-        until_test = _older(events, self.amount * DAY)
-        return events, (_older(events, 2 * self.amount * DAY) if self.validation else until_test), until_test
+        ages = events.ages[place]
+        parts = self._parts(ages < 2 * self.amount * DAY, ages < self.amount * DAY)
+        forget(events.ages)
+        return parts
 
 
 class LastShare(HoldOutEvents):
@@ -129,12 +192,12 @@ class LastShare(HoldOutEvents):
     def said(self) -> str:
         return f"the last {self.amount:g} of each user's items"
 
-    def parted(self, events: Interactions) -> tuple[Interactions, np.ndarray, np.ndarray]:
-        lengths = np.diff(events.offsets)
+    def part(self, events: Interactions, place: slice, user: np.ndarray) -> np.ndarray:
+        lengths = np.bincount(user)
         held = np.floor(lengths * self.amount + 1e-9).astype(np.int64)  # 0.29 of 100 is 29
-        parts = 2 if self.validation else 1
-        held = np.minimum(held, np.maximum(lengths - 2, 0) // parts)
-        return events, lengths - parts * held, lengths - held
+        held = np.minimum(held, np.maximum(lengths - 2, 0) // (2 if self.validation else 1))
+        left = np.cumsum(lengths)[user] - np.arange(len(user))  # events of the user from here on
+        return self._parts(left <= 2 * held[user], left <= held[user])
 
 
 class NewItems(HoldOutEvents):
@@ -150,127 +213,6 @@ class NewItems(HoldOutEvents):
     def said(self) -> str:
         return f"the events of {self.amount:g} of the items, which training never met"
 
-    def parted(self, events: Interactions) -> tuple[Interactions, np.ndarray, np.ndarray]:
-        place = place_of(events.item_ids)
-        held = 2 * self.amount if self.validation else self.amount
-        part = np.where(place < self.amount, 2, np.where(place < held, 1, 0))  # (items,), 0 for training
-        store = ColumnStore(events.folder, nameless=True)
-        before, until_test = np.empty((2, len(events.offsets) - 1), dtype=np.int64)
-        for first, last in blocks(events.offsets):
-            start = events.offsets[first]
-            user = np.repeat(np.arange(last - first), np.diff(events.offsets[first : last + 1]))
-            of = part[events.item[start : events.offsets[last]]]
-            store.add(**events.at(start + np.lexsort((of, user))))
-            before[first:last] = np.bincount(user[of < 1], minlength=last - first)
-            until_test[first:last] = np.bincount(user[of < 2], minlength=last - first)
-            events.forget()
-        ordered = store.whole()
-        moved = replace(events, item=ordered["items"], context=events.context_of(ordered), ages=None)
-        return moved, before, until_test
-
-
-class Cut(NamedTuple):
-    """A log in two: what training may know, and the rest."""
-
-    rule: HoldOutEvents
-    events: Interactions
-    training: Interactions
-    validation: np.ndarray  # (N,) where each user's events for validation begin
-    test: np.ndarray  # (N,) and those of the test
-
-    def join(self, kept: Filtered) -> tuple[HeldOutEvents, dict[str, int]]:
-        """Add the held-out events to the histories that stay, and count those that cannot be tested.
-
-        Only users and items that training knows are tested.
-        """
-        ends = self.events.offsets[1:][kept.users]
-        places = [self.validation[kept.users], self.test[kept.users], ends]
-        later = [_known(self.events, *pair, kept.number) for pair in pairwise(places)]
-        whole = _side_by_side([kept.histories, *later])
-        test = whole.ends - later[1].lengths
-        counts = {
-            "events_held_out": len(self.events) - len(self.training),
-            "events_of_validation": len(later[0].items),
-            "events_tested": len(later[1].items),
-            "held_out_of_other_users": len(self.events) - len(self.training) - int((ends - places[0]).sum()),
-            "held_out_of_other_items": int((ends - places[0]).sum()) - sum(len(part.items) for part in later),
-        }
-        starts = (stored(part, whole.folder) for part in (test - later[0].lengths, test))
-        return HeldOutEvents(self.rule, whole, *starts), counts
-
-
-@dataclass(frozen=True)
-class HeldOutEvents:
-    """Histories whose last events are held out: `validation` and `test` say where each user's begin in them."""
-
-    rule: HoldOutEvents
-    histories: Histories
-    validation: np.ndarray  # (N,)
-    test: np.ndarray  # (N,)
-
-    @property
-    def tested(self) -> np.ndarray:  # (N,) bool
-        return np.asarray(self.test < self.histories.ends)
-
-    def training(self) -> Histories:
-        return replace(self.histories, ends=self.validation)
-
-    def held_out(self, split: Split) -> HeldOut:
-        """The users with held-out events of a split, with all of these."""
-        if split == "validation" and not self.rule.validation:
-            raise UserError("there is no validation split: set data.validation to true")
-        first, end = (self.test, self.histories.ends) if split == "test" else (self.validation, self.test)
-        users = np.flatnonzero(first < end)
-        if not len(users):
-            raise UserError(
-                f"data.{self.rule.setting} {self.rule.amount:g} holds out no event for the {split} of a user and an "
-                "item that training knows: give a larger number"
-            )
-        return HeldOut(users, first[users], end[users])
-
-
-def _older(events: Interactions, seconds: float) -> np.ndarray:
-    """How many of each user's events are at least so much older than the last of the log."""
-    assert events.ages is not None
-    counts = np.empty(len(events.offsets) - 1, dtype=np.int64)
-    for first, last in blocks(events.offsets):
-        start = events.offsets[first]
-        older = np.concatenate([[0], np.cumsum(events.ages[start : events.offsets[last]] >= seconds)])
-        counts[first:last] = np.diff(older[events.offsets[first : last + 1] - start])
-        forget(events.ages)
-    return counts
-
-
-def _known(events: Interactions, starts: np.ndarray, ends: np.ndarray, number: np.ndarray) -> Histories:
-    """The events from `starts` to `ends` in numbers of the catalogue, without the items that it lacks."""
-    part = events.between(starts, ends)
-    store = ColumnStore(events.folder, nameless=True)
-    lengths = np.empty(len(starts), dtype=np.int64)
-    for first, last in blocks(part.offsets):
-        read = part.at(slice(part.offsets[first], part.offsets[last]))
-        read["items"] = number[read["items"]]
-        known = read["items"] > 0
-        kept = np.concatenate([[0], np.cumsum(known)])
-        lengths[first:last] = np.diff(kept[part.offsets[first : last + 1] - part.offsets[first]])
-        store.add(**{name: column[known] for name, column in read.items()})
-    whole, offsets = store.whole(), np.concatenate([[0], np.cumsum(lengths)])
-    return Histories.joined(offsets, whole["items"], events.folder, events.context_of(whole))
-
-
-def _side_by_side(parts: list[Histories]) -> Histories:
-    """Each user's events of the first part, then of the second, and so on."""
-    offsets = np.concatenate([[0], np.cumsum(sum(part.lengths for part in parts))])
-    store = ColumnStore(parts[0].folder, nameless=True)
-    for first, last in blocks(offsets):
-        joined: dict[str, np.ndarray] = {}
-        place = offsets[first:last] - offsets[first]
-        for part in parts:
-            starts, lengths = part.starts[first:last], part.ends[first:last] - part.starts[first:last]
-            for name, column in part.at(spans(starts, lengths)).items():
-                room = joined.setdefault(name, np.empty(int(offsets[last] - offsets[first]), dtype=np.int32))
-                room[spans(place, lengths)] = column
-            place += lengths
-            part.forget()
-        store.add(**joined)
-    whole = store.whole()
-    return Histories.joined(offsets, whole["items"], parts[0].folder, parts[0].context_of(whole))
+    def part(self, events: Interactions, place: slice, user: np.ndarray) -> np.ndarray:
+        where = place_of(events.item_ids)
+        return self._parts(where < 2 * self.amount, where < self.amount)[events.item[place]]

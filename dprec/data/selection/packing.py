@@ -17,8 +17,8 @@ from dprec.errors import UserError
 
 if TYPE_CHECKING:
     from dprec.data.draws.of_users import OneTarget
-    from dprec.data.logs.histories import EventContext, Histories, LeaveOneOut, Split
-    from dprec.data.selection.held_out import HeldOutEvents, HeldOutUsers
+    from dprec.data.logs.histories import EventContext, Histories, Split
+    from dprec.data.selection.held_out import SplitHistories
 
 
 _WORTH_A_PASS = 1024  # tokens, padding included
@@ -134,7 +134,7 @@ class RankingUsers(Dataset):
 
     def __init__(
         self,
-        split: LeaveOneOut | HeldOutUsers | HeldOutEvents,
+        split: SplitHistories,
         which: Split,
         max_length: int,
         tokens: int,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dprec.data.logs.histories import Histories, Interactions, LeaveOneOut
+from dprec.data.logs.histories import Histories, Interactions
 from dprec.data.logs.stand_in import Source
 from dprec.data.selection.catalogue import Catalogue, build_histories
 from dprec.data.selection.held_out import (
-    Cut,
-    HeldOutEvents,
-    HeldOutUsers,
     HoldOutEvents,
     LastDays,
     LastShare,
     NewItems,
+    SplitHistories,
+    hold_out_users,
+    leave_one_out,
     place_of,
 )
 from dprec.errors import UserError
@@ -27,7 +27,7 @@ class SplitLog:
 
     histories: Histories
     catalogue: Catalogue
-    split: LeaveOneOut | HeldOutUsers | HeldOutEvents
+    split: SplitHistories
     training: Histories
     items_filtered: bool  # by the number of users with them
     name: str
@@ -91,36 +91,34 @@ class Protocol:
             return f"the last item of {self.test_users:g} of the users, who take no part in training"
         return "each user's last item"
 
-    def cut(self, found: Interactions) -> Cut | None:
-        return None if self.events is None else self.events.cut(found)
-
-    def load(self, source: Source[Interactions], cut: Cut | None, least: int, given: Catalogue | None) -> SplitLog:
+    def load(self, source: Source[Interactions], least: int, given: Catalogue | None) -> SplitLog:
         """Filter, number and hold out; `least` is data.min_events, `given` a catalogue from elsewhere."""
-        found = source.found if cut is None else cut.training
+        found, rule = source.found, self.events
+        if rule is not None:
+            rule.refuse_all_or_nothing(found)
         kept = build_histories(found, least, given)
         if len(kept.catalogue) < 2:
             raise UserError(
                 f"the catalogue has {len(kept.catalogue)} item, so there is nothing to rank: "
                 "check data.item_column and data.catalogue, or lower data.min_events"
             )
-        split: LeaveOneOut | HeldOutUsers | HeldOutEvents = LeaveOneOut(kept.histories, self.validation)
-        counts: dict[str, int] = {}
-        if cut is not None:
-            split, counts = cut.join(kept)
+        if rule is not None:
+            split = rule.split(kept.histories, kept.parts)
         elif self.test_users is not None:
             places = place_of(found.ids_of(kept.users))
-            split = HeldOutUsers(kept.histories, places, self.test_users, self.validation)
+            split = hold_out_users(kept.histories, places, self.test_users, self.validation)
+        else:
+            split = leave_one_out(kept.histories, self.validation)
         summary = {
-            **source.found.facts,
-            **kept.dropped,
+            **found.facts,
+            **kept.facts,
             "users_kept": kept.histories.users,
             "items_kept": len(kept.catalogue),
-            "events_kept": len(split.histories.items),
+            "events_kept": len(kept.histories.items),
             "held_out": self.said,
-            **counts,
-            "users_tested": int(split.tested.sum()),
+            "users_tested": split.tested,
         }
         filtered = given is None and least > 1
         return SplitLog(
-            split.histories, kept.catalogue, split, split.training(), filtered, source.name, source.notice, summary
+            kept.histories, kept.catalogue, split, split.training, filtered, source.name, source.notice, summary
         )
