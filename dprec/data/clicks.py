@@ -7,18 +7,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from torch.utils.data import DataLoader
-
-from dprec.data.click_logs.log import ClickLog, EvaluatedRecords, TrainingRecords
-from dprec.data.click_logs.users import TrainingPeople
+from dprec.data.click_logs.log import ClickLog
 from dprec.data.datasets.click_presets import PRESETS, ClickDataset, NamedSettings, criteo_rows, open_clicks
-from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.data.draws.poisson import PeriodBatches, UserBatches, batch_of
 from dprec.data.formats import AUTO
 from dprec.data.logs.stand_in import OnMissing
 from dprec.data.logs.store import content_of
 from dprec.data.module import CutLog, Law, RecordData
 from dprec.errors import UserError
+
+_EVALUATED = 8_192  # records of a batch that is only evaluated
 
 
 class Clicks(RecordData):
@@ -147,7 +145,6 @@ class Clicks(RecordData):
         self.synthetic_records = synthetic_records
         self.synthetic_drift = synthetic_drift
         self._loaded: CutLog[ClickLog] | None = None
-        self._training: TrainingRecords | TrainingPeople[PersonBatch] | None = None
 
     def with_files_written_out(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings of this data with public values in place of files, which may change or move."""
@@ -192,11 +189,6 @@ class Clicks(RecordData):
                 source.notice,
             )
         return self._loaded
-
-    @property
-    def users(self) -> int:
-        """N, the number of records, or of people, that training draws from."""
-        return len(self.load().training) if self.unit == "record" else len(self.training)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -283,23 +275,9 @@ class Clicks(RecordData):
         return PeriodBatches(periods, batch, self.period_passes, self.sampling_seed, self.unit)
 
     @property
-    def training(self) -> TrainingRecords | TrainingPeople[PersonBatch]:
-        """The training records, or the people who have some, numbered from 0."""
-        if self._training is None:
-            loaded, by_person = self.load(), self.unit != "record"
-            records = TrainingRecords(loaded.log, loaded.training, self._at_once)
-            self._training = self.people(self._at_once) if by_person else records
-        return self._training
-
-    @property
-    def _at_once(self) -> int:
+    def _micro_batch(self) -> int:
         return self.at_once(self.micro_batch, 1 << 12, 1 << 15)
 
-    def train_dataloader(self) -> DataLoader[list[ClickBatch]] | DataLoader[list[PersonBatch]]:
-        """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
-        self.training.micro_batch = self._at_once  # it may be older than the trainer, and so than its device
-        return self.drawn_loader(self.training)
-
-    def evaluated(self, records: range) -> EvaluatedRecords:
-        """Consecutive records in batches that are only evaluated."""
-        return EvaluatedRecords(self.load().log, records)
+    @property
+    def _evaluated_at_once(self) -> int:
+        return _EVALUATED

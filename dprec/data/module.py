@@ -6,13 +6,14 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from dprec.data.click_logs.users import TrainingPeople
 from dprec.data.draws.poisson import UserBatches, batch_of, user_batches
+from dprec.data.selection.records import EvaluatedRecords, TrainingPeople, TrainingRecords
 from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
 
@@ -166,6 +167,7 @@ class RecordData(SampledData):
 
     validation: bool  # whether some records are for validation alone
     records_per_step: int | None
+    longest: int | None = None  # the most that a record may have, where records have lengths
 
     def draw_by_record_or_person(self, user_column: str | None, records_per_step: int | None) -> None:
         """Set what a unit is, and the most records of a person in a step."""
@@ -177,19 +179,37 @@ class RecordData(SampledData):
     @abstractmethod
     def load(self) -> CutLog[Any]: ...
 
+    @property
     @abstractmethod
-    def evaluated(self, records: range) -> Dataset[Any]:
-        """Consecutive records in batches that are only evaluated."""
+    def _micro_batch(self) -> int:
+        """The most records of a micro-batch; where they have lengths, the most of all these."""
 
-    def people(self, places: int, longest: int | None = None) -> TrainingPeople[Any]:
-        """The people with training records, in micro-batches of at most so many places for records.
+    @property
+    def _evaluated_at_once(self) -> int:
+        return self._micro_batch
 
-        `longest` is the most that a record may have, where records have lengths.
-        """
-        cut = self.load()
+    @property
+    def users(self) -> int:
+        """N, the number of records, or of people, that training draws from."""
+        return len(self.training)
+
+    @cached_property
+    def training(self) -> TrainingRecords | TrainingPeople:
+        """The training records, or the people who have some, numbered from 0."""
+        cut, sizes = self.load(), (self._micro_batch, self.batch_size, self.longest)
+        if self.unit == "record":
+            return TrainingRecords(cut.log, cut.training, *sizes)
         step = lambda: self.batches.step  # noqa: E731
-        given = cut.log, cut.training, self.records_per_step, places, self.sampling_seed, step
-        return TrainingPeople(*given, batch_size=self.batch_size, longest=longest)
+        return TrainingPeople(cut.log, cut.training, *sizes, self.records_per_step, self.sampling_seed, step)
+
+    def train_dataloader(self) -> DataLoader[list[Any]]:
+        """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
+        self.training.micro_batch = self._micro_batch  # it may be older than the trainer, and so than its device
+        return self.drawn_loader(self.training)
+
+    def evaluated(self, records: range) -> EvaluatedRecords:
+        """Consecutive records in batches that are only evaluated."""
+        return EvaluatedRecords(self.load().log, records, self._evaluated_at_once)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """The validation records where there are some, the test's otherwise."""

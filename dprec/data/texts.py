@@ -9,20 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from torch.utils.data import DataLoader
+import polars as pl
 
-from dprec.data.click_logs.users import TrainingPeople
 from dprec.data.datasets.invented import invented_texts
-from dprec.data.draws.batch import PersonTextBatch, TextBatch
 from dprec.data.formats import AUTO
 from dprec.data.labelled_texts.log import (
     TEST,
     TRAINING,
-    EvaluatedTexts,
-    LabelledTexts,
     TextColumns,
     TextLog,
-    TrainingTexts,
     places,
     read_texts,
 )
@@ -122,7 +117,7 @@ class Texts(RecordData):
         self.dataset, self.path, self.test_path = dataset, path, test_path
         self.labels = list(map(str, labels)) if labels is not None else ["0", "1"]
         self.columns = TextColumns(text_column, pair_column, label_column, self.labels, user_column, format, where)
-        self.tokenizer_name, self.words, self.max_length = tokenizer, words, max_length
+        self.tokenizer_name, self.words, self.max_length, self.longest = tokenizer, words, max_length, max_length
         self.refuse_below_one(tokens=tokens)
         self.draw_by_record_or_person(user_column, records_per_step)
         self.on_missing, self.tokens = on_missing, tokens
@@ -138,16 +133,16 @@ class Texts(RecordData):
 
     def read(self, texts: list[str], pairs: list[str] | None = None) -> TextLog:
         """Texts without labels in tokens, as those of training are read."""
-        records = LabelledTexts(texts, pairs, np.zeros(len(texts), dtype=np.int64))
-        return TextLog(records, self.tokenizer, self.max_length)
+        given = {"text": texts, "label": np.zeros(len(texts), dtype=np.int64)} | ({"pair": pairs} if pairs else {})
+        return TextLog(pl.DataFrame(given, schema_overrides={"text": pl.String}), self.tokenizer, self.max_length)
 
     def load(self) -> CutLog[TextLog]:
         """Read the texts and hold some out; a second call returns the same result."""
         if self._loaded is None:
             source = self._source()
             found = source.found
-            where = places(found, self.test_share, self.validation_share)
-            kept = [found.at(np.flatnonzero(where == place).tolist()) for place in range(3)]
+            where = pl.Series(places(found, self.test_share, self.validation_share))
+            kept = [found.filter(where == place) for place in range(3)]
             if self.test_path is not None:
                 kept[TEST] = read_texts(Path(self.test_path), self.columns)
             if not all(len(kept[place]) for place in (TRAINING, TEST)):
@@ -155,12 +150,12 @@ class Texts(RecordData):
                     f"of {len(found)} records none is left to train or to test on: give more, or data.test_path"
                 )
             ends = np.cumsum([0, *map(len, kept)]).tolist()
-            log = TextLog(_joined(kept), self.tokenizer, self.max_length)
+            log = TextLog(pl.concat(kept), self.tokenizer, self.max_length)
             training, validation, test = (range(*ends[n : n + 2]) for n in range(3))
             self._loaded = CutLog(log, training, validation, test, source.name, source.notice)
         return self._loaded
 
-    def _source(self) -> Source[LabelledTexts]:
+    def _source(self) -> Source[pl.DataFrame]:
         people = max(1, self.synthetic_records // 8) if self.unit == "user" else None
         sizes = (self.synthetic_records, len(self.labels), self.synthetic_words, people)
         invent = partial(invented_texts, *sizes, self.synthetic_seed)
@@ -171,11 +166,6 @@ class Texts(RecordData):
             wanted = "put the texts there, or set data.path"
             return stand_in(self.dataset, f"there are no texts in {log}", wanted, self.on_missing, invent, "texts")
         return Source(read_texts(log, self.columns), self.dataset)
-
-    @property
-    def users(self) -> int:
-        """N, the number of records, or of people, that training draws from."""
-        return len(self.training)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -212,27 +202,6 @@ class Texts(RecordData):
         own = loaded.log.labels[loaded.training.start : loaded.training.stop]
         return (np.bincount(own, minlength=len(self.labels)) / len(own)).tolist()
 
-    @cached_property
-    def training(self) -> TrainingTexts | TrainingPeople[PersonTextBatch]:
-        """The training records, or the people who have some, numbered from 0."""
-        loaded = self.load()
-        if self.unit == "record":
-            return TrainingTexts(loaded.log, loaded.training, self.tokens, self.batch_size, self.max_length)
-        return self.people(max(1, self.tokens // self.max_length), self.max_length)
-
-    def train_dataloader(self) -> DataLoader[list[TextBatch]] | DataLoader[list[PersonTextBatch]]:
-        """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
-        return self.drawn_loader(self.training)
-
-    def evaluated(self, records: range) -> EvaluatedTexts:
-        """Consecutive records in batches that are only evaluated."""
-        return EvaluatedTexts(self.load().log, records, self.tokens)
-
-
-def _joined(parts: list[LabelledTexts]) -> LabelledTexts:
-    """All records in one; `users` count only for the first part, the training records."""
-    pairs = None if parts[0].pairs is None else [pair for part in parts for pair in part.pairs or []]
-    users = None if parts[0].users is None else np.concatenate([part.users for part in parts if part.users is not None])
-    return LabelledTexts(
-        [text for part in parts for text in part.texts], pairs, np.concatenate([p.labels for p in parts]), users
-    )
+    @property
+    def _micro_batch(self) -> int:
+        return self.tokens

@@ -137,7 +137,7 @@ class TextClassifier(Learner):
 
     def losses(self, batch: TextBatch | PersonTextBatch) -> Tensor:
         """Return each record's cross-entropy; of people, the mean of their records'."""
-        texts = batch.texts if isinstance(batch, PersonTextBatch) else batch
+        texts = batch.records if isinstance(batch, PersonTextBatch) else batch
         each = F.cross_entropy(self.logits(texts), texts.label, reduction="none")
         return batch.mean(each) if isinstance(batch, PersonTextBatch) else each
 

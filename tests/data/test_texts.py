@@ -106,8 +106,8 @@ def test_the_content_tells_a_label_more_and_the_fingerprint_does_not(tmp_path: P
 def test_all_records_of_a_person_are_held_out_together() -> None:
     found = invented_texts(500, classes=2, words=300, users=40)
     where = places(found, test=0.3, validation=0.0)
-    assert found.users is not None
-    assert all(len(set(where[found.users == user])) == 1 for user in set(found.users.tolist()))
+    users = found["user"].to_numpy()
+    assert all(len(set(where[users == user])) == 1 for user in set(users.tolist()))
     assert len(set(where)) == 2
 
 
@@ -150,9 +150,9 @@ def test_the_words_of_a_public_text_are_said_to_be_public(tmp_path: Path) -> Non
 def test_generated_classes_hang_on_rare_words() -> None:
     """The frequent words tell nothing: the class is that of the most telling words."""
     found = invented_texts(4000, classes=2, words=400)
-    words = [np.array([int(word[1:]) for word in text.split()]) for text in found.texts]
+    words = [np.array([int(word[1:]) for word in text.split()]) for text in found["text"]]
     counts = np.zeros((2, 400))
-    for own, label in zip(words, found.labels, strict=True):
+    for own, label in zip(words, found["label"], strict=True):
         np.add.at(counts[label], own, 1)
     leaning = np.abs(counts[1] - counts[0]) / counts.sum(0).clip(1)
     assert leaning[:50].max() < 0.2

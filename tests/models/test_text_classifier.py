@@ -144,7 +144,7 @@ def test_a_low_rank_update_starts_where_the_encoder_is() -> None:
 def test_a_person_is_clipped_once_over_all_records() -> None:
     model, clipping = classifier("bert"), Clipping("flat", 0.1)
     texts, present = batch_of([5, 3, 9]), torch.tensor([[True, True], [True, False]])
-    people = PersonTextBatch.padded(texts, present, padding=1)
+    people = PersonTextBatch.padded(texts, present, ids=1)
     alone = [texts.select(own) for own in ([0, 1], [2])]
     assert off(clipped_sum(model, people, clipping), plain(model, alone, clipping)) <= 1e-5
 

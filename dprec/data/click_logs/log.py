@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from torch.utils.data import Dataset
 
 from dprec.data.click_logs.columns import ClickColumns, kept, role
 from dprec.data.click_logs.features import counts, hashes, labels
@@ -24,7 +23,6 @@ from dprec.notices import say
 
 _FORMAT = "clicks 2"  # of a folder: raise the number when the content of the files changes
 _TOGETHER = 1 << 18  # records that are put into order at once
-_EVALUATED = 8_192  # records of a batch that is only evaluated
 
 
 class ClickLog:
@@ -71,7 +69,7 @@ class ClickLog:
     def __len__(self) -> int:
         return self.days[-1]
 
-    def read(self, records: np.ndarray) -> ClickBatch:
+    def read(self, records: np.ndarray, width: int | None = None) -> ClickBatch:
         """Records by number, in this order; what is mapped takes no memory after that."""
         numbers, hashed = self._apart(self._values[records])
         clicked = self._clicked[records].astype(np.float32)
@@ -193,41 +191,3 @@ def read_to_predict(
             values = side_by_side(*_features(columns, batch, table.part))
             chosen = batch.select(pl.col(kept(name)).alias(name) for name in beside)
             yield chosen, ClickLog(columns, {"values": values, "clicked": unknown}, days=1)
-
-
-class TrainingRecords(Dataset):
-    """Consecutive records of a log, numbered from 0, served a logical batch at a time."""
-
-    def __init__(self, log: ClickLog, records: range, micro_batch: int) -> None:
-        self.log = log
-        self.records = records
-        self.micro_batch = micro_batch
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, record: int) -> list[ClickBatch]:
-        return self.__getitems__([record])
-
-    def __getitems__(self, records: Sequence[int]) -> list[ClickBatch]:
-        """The micro-batches of one step: a partition of `records`; none for an empty draw."""
-        index = self.records.start + np.asarray(records, dtype=np.int64)
-        pieces = range(0, len(index), self.micro_batch)
-        return [self.log.read(index[start : start + self.micro_batch]) for start in pieces]
-
-
-class EvaluatedRecords(Dataset):
-    """Consecutive records of a log in their order, in batches."""
-
-    def __init__(self, log: ClickLog, records: range) -> None:
-        self.log = log
-        self.records = records
-
-    def __len__(self) -> int:
-        return -(-len(self.records) // _EVALUATED)
-
-    def __getitem__(self, number: int) -> ClickBatch:
-        piece = self.records[number * _EVALUATED : (number + 1) * _EVALUATED]
-        if not piece:
-            raise IndexError(number)
-        return self.log.read(np.arange(piece.start, piece.stop))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import polars as pl
 
 from dprec.data.click_logs.columns import ClickColumns
-from dprec.data.labelled_texts.log import LabelledTexts
 from dprec.data.logs.histories import Interactions
 from dprec.errors import UserError
 
@@ -301,14 +301,14 @@ def _columns(numbers: np.ndarray, hashed: np.ndarray, clicked: np.ndarray) -> di
     return {"values": values, "clicked": clicked.astype(np.uint8)}
 
 
-def invented_texts(records: int, classes: int, words: int, users: int | None = None, seed: int = 0) -> LabelledTexts:
+def invented_texts(records: int, classes: int, words: int, users: int | None = None, seed: int = 0) -> pl.DataFrame:
     """Records of words `w0`, `w1`, ... of falling frequency. Some rare words speak for a class.
 
     A word that speaks for another class than the record's stays with chance `STRAY`; else one for the record's class
     takes its place. Each record has a word for its class. With `users`, records are dealt to so many people at random.
 
     >>> made = invented_texts(3, classes=2, words=500)
-    >>> len(made), made.texts[0].split()[0][0], set(made.labels.tolist()) <= {0, 1}
+    >>> len(made), made["text"][0].split()[0][0], set(made["label"]) <= {0, 1}
     (3, 'w', True)
     """
     if records < 1 or words <= 2 * FREQUENT:
@@ -332,5 +332,7 @@ def invented_texts(records: int, classes: int, words: int, users: int | None = N
         places = np.flatnonzero(replaced & (label_of == label))
         own[places] = rng.choice(telling, len(places), p=chance[telling] / chance[telling].sum())
     texts = [" ".join(f"w{word}" for word in text) for text in np.split(own, np.cumsum(lengths)[:-1])]
-    owners = None if users is None else rng.integers(0, users, records)
-    return LabelledTexts(texts, None, labels, owners, None if owners is None else [str(owner) for owner in owners])
+    found = pl.DataFrame({"text": texts, "label": labels})
+    if users is None:
+        return found
+    return found.with_columns(user=rng.integers(0, users, records)).with_columns(name=pl.col("user").cast(pl.String))

@@ -1,9 +1,9 @@
-"""The people of a log: which records are whose, and the micro-batches of drawn people."""
+"""Records of a log, drawn one by one or by person, and their micro-batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -11,15 +11,12 @@ from torch.utils.data import Dataset
 from dprec.data.draws.buckets import Buckets
 from dprec.data.draws.of_users import DrawsOfUsers
 from dprec.data.draws.poisson import batch_of
-from dprec.errors import UserError
+from dprec.data.selection.packing import pack
 
 _STREAM = 0x7265636F726473  # keeps the draws of records apart from other draws from the same seed
 
 
-People = TypeVar("People", covariant=True)
-
-
-class LogOfPeople(Protocol[People]):
+class LogOfRecords(Protocol):
     """Records, and whose each is."""
 
     @property
@@ -30,41 +27,100 @@ class LogOfPeople(Protocol[People]):
     def lengths(self) -> np.ndarray | None:
         """(n,) of each record, where they differ."""
 
-    def people(self, records: np.ndarray, present: np.ndarray, width: int | None = None) -> People:
-        """Return a batch of `records`, one person after the other, in the places (B, R) of `present`.
+    def read(self, records: np.ndarray, width: int | None = None) -> Any:
+        """Return a batch of these records, in this order; those that have lengths are padded to `width`."""
 
-        Records that have lengths are padded to `width`.
-        """
+    def people(self, records: np.ndarray, present: np.ndarray, width: int | None = None) -> Any:
+        """Return a batch of `records`, one person after the other, in the places (B, R) of `present`."""
 
 
-class TrainingPeople(Dataset, Generic[People]):
-    """All people with a training record, numbered by their first, served a logical batch at a time.
+class TrainingRecords(Dataset):
+    """Consecutive records of a log, numbered from 0, served a logical batch at a time.
 
-    Of a person with more than `most` records each step draws so many, each set of them equally likely. The draw is a
-    function of a key, the step and the person's number. So it is the same whenever a step's batch is made again, and
-    nobody else's records change its law. `step` tells which step it is.
+    Args:
+        log: all records.
+        records: those for training.
+        micro_batch: the most records of a micro-batch; where they have lengths, the most of all these.
+        batch_size: expected in a step.
+        longest: the most that a record may have, where records have lengths.
     """
 
     def __init__(
         self,
-        log: LogOfPeople[People],
+        log: LogOfRecords,
         records: range,
-        most: int | None,
         micro_batch: int,
-        seed: int | None,
-        step: Callable[[], int],
         batch_size: float | None = 1000,
         longest: int | None = None,
     ) -> None:
-        """`longest` is the most that a record may have, where records have lengths."""
-        if micro_batch < 1:
-            raise UserError(f"data.micro_batch is {micro_batch}: give a micro-batch at least 1 record")
+        self.log, self.records, self.micro_batch = log, records, micro_batch
+        self._buckets = Buckets(batch_of(batch_size, max(1, len(records))), longest)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, record: int) -> list[Any]:
+        return self.__getitems__([record])
+
+    def __getitems__(self, records: Sequence[int]) -> list[Any]:
+        """The micro-batches of one step: a partition of `records`; none for an empty draw."""
+        index = self.records.start + np.asarray(records, dtype=np.int64)
+        if self.log.lengths is None:
+            pieces = range(0, len(index), self.micro_batch)
+            return [self.log.read(index[start : start + self.micro_batch]) for start in pieces]
+        groups = self._buckets.groups(self.log.lengths[index], self.micro_batch)
+        return [self.log.read(index[rows], width) for rows, width in groups]
+
+
+class EvaluatedRecords(Dataset):
+    """Consecutive records of a log in batches: in their order, or of similar length where they have lengths."""
+
+    def __init__(self, log: LogOfRecords, records: range, at_once: int) -> None:
+        self.log = log
+        self.groups: Sequence[Any]
+        if log.lengths is None:
+            self.groups = [records[start : start + at_once] for start in range(0, len(records), at_once)]
+        else:
+            self.groups = [records.start + group for group in pack(log.lengths[records.start : records.stop], at_once)]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.log.read(np.asarray(self.groups[number]))
+
+
+class TrainingPeople(Dataset):
+    """All people with a training record, numbered by their first, served a logical batch at a time.
+
+    Of a person with more than `most` records each step draws so many, each set of them equally likely. The draw is a
+    function of a key, the step and the person's number. So it is the same whenever a step's batch is made again, and
+    nobody else's records change its law.
+
+    Args:
+        most: records of one person in a step; None for all.
+        seed: of the draws of records; without one they are from the operating system.
+        step: tells which step it is.
+        log, records, micro_batch, batch_size, longest: as for `TrainingRecords`.
+    """
+
+    def __init__(
+        self,
+        log: LogOfRecords,
+        records: range,
+        micro_batch: int,
+        batch_size: float | None,
+        longest: int | None,
+        most: int | None,
+        seed: int | None,
+        step: Callable[[], int],
+    ) -> None:
         assert log.users is not None
         self.log, self.micro_batch, self.most, self._step = log, micro_batch, most, step
         self.offsets, self.records = _grouped(log.users[records.start : records.stop])
         self.records += records.start
         self._draws = DrawsOfUsers(seed, _STREAM)
-        expected = batch_of(batch_size, len(self))
+        self._longest, expected = longest, batch_of(batch_size, len(self))
         self._of_people, self._of_records = Buckets(expected, most), Buckets(expected, longest)
 
     def draw_by(self, key: int) -> None:
@@ -74,14 +130,15 @@ class TrainingPeople(Dataset, Generic[People]):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, user: int) -> list[People]:
+    def __getitem__(self, user: int) -> list[Any]:
         return self.__getitems__([user])
 
-    def __getitems__(self, users: Sequence[int]) -> list[People]:
+    def __getitems__(self, users: Sequence[int]) -> list[Any]:
         """The micro-batches of one step: a partition of `users`; none for an empty draw."""
         step = self._step()
         own = [self._drawn(user, step) for user in users]
-        groups = self._of_people.groups(np.array([len(records) for records in own], dtype=np.int64), self.micro_batch)
+        places = max(1, self.micro_batch // (self._longest or 1))
+        groups = self._of_people.groups(np.array([len(records) for records in own], dtype=np.int64), places)
         return [
             self._batch([own[place] for place in some], places, width)
             for people, places in groups
@@ -103,7 +160,7 @@ class TrainingPeople(Dataset, Generic[People]):
         rng = self._draws.of(user, step)
         return records[np.sort(rng.choice(len(records), self.most, replace=False, shuffle=False))]
 
-    def _batch(self, own: Sequence[np.ndarray], places: int, width: int | None) -> People:
+    def _batch(self, own: Sequence[np.ndarray], places: int, width: int | None) -> Any:
         lengths = np.array([len(records) for records in own])
         present = np.arange(places) < lengths[:, None]  # (B, R)
         return self.log.people(np.concatenate(own), present, width)
