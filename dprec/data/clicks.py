@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from dprec.data.click_logs.columns import ClickColumns
 from dprec.data.click_logs.log import ClickLog
-from dprec.data.datasets.click_presets import PRESETS, ClickDataset, NamedSettings, criteo_rows, open_clicks
+from dprec.data.datasets.click_presets import PRESETS, ClickDataset, criteo_rows, open_clicks
 from dprec.data.draws.poisson import PeriodBatches, UserBatches, batch_of
 from dprec.data.formats import AUTO
 from dprec.data.logs.stand_in import OnMissing
@@ -107,35 +108,36 @@ class Clicks(RecordData):
             raise UserError(f"data.dataset is '{dataset}': give one of {', '.join(names)}")
         criteo = dataset.startswith("criteo") or (dataset == "synthetic" and not categories and not numbers)
         invented = {"vocabularies": vocabularies, "synthetic_drift": synthetic_drift}
-        if not criteo and (given := [name for name, value in invented.items() if value]):
-            raise UserError(f"data.{given[0]} is for Criteo's logs: leave it out where data.dataset is {dataset}")
+        if not criteo and (unfit := [name for name, value in invented.items() if value]):
+            raise UserError(f"data.{unfit[0]} is for Criteo's logs: leave it out where data.dataset is {dataset}")
         if vocabularies is not None:
             categories = {**criteo_rows(vocabularies), **(categories or {})}
         preset = PRESETS[dataset if dataset != "synthetic" else "criteo-kaggle" if criteo else "clicks"]
-        named = NamedSettings(
-            label_column=label_column,
-            user_column=user_column,
-            time_column=time_column,
-            categories=categories,
-            bags=bags,
-            numbers=numbers,
-            where=where,
-            clicked=[clicked.strip("\"'")] if isinstance(clicked, str) else clicked,
-            header=header,
-            days=days,
-        ).before(preset.settings)
-        self.draw_by_record_or_person(named.user_column, records_per_step)
+        given: dict[str, Any] = {
+            "label_column": label_column,
+            "user_column": user_column,
+            "time_column": time_column,
+            "categories": categories,
+            "bags": bags,
+            "numbers": numbers,
+            "where": where,
+            "clicked": [clicked.strip("\"'")] if isinstance(clicked, str) else clicked,
+            "header": header,
+            "days": days,
+        }
+        named = {**preset.settings, **{name: value for name, value in given.items() if value is not None}}
+        self.days: int | None = named.pop("days", None)
         if not table_scale > 0:
             raise UserError(f"data.table_scale is {table_scale}: give a positive number")
-        self.columns = named.columns(table_scale, format, preset)
-        if named.user_column is not None and period_days is not None:
+        self.columns = ClickColumns(**named, scale=table_scale, format=format)
+        self.draw_by_record_or_person(self.columns.user, records_per_step)
+        if self.columns.user is not None and period_days is not None:
             raise UserError(
                 "data.period_days with data.user_column: a person may have records in several periods, whose steps "
                 "would add up: leave one of the two out"
             )
         self.cache = cache
         self.on_missing = on_missing
-        self.days = named.days
         self.period_days = period_days
         self.period_passes = period_passes
         self.test_days = test_days

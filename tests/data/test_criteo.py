@@ -149,10 +149,10 @@ def test_avazu(tmp_path: Path) -> None:
     data = preset("avazu", tmp_path / "train.csv", text)
     assert (data.unit, data.load().name, len(data.load().log)) == ("record", "avazu", 20)
     assert clicked(data) == [n % 2 for n in range(20)]
-    assert data.sizes == {"numbers": 0, "vocabularies": tuple(PRESETS["avazu"].settings.categories.values())}
-    assert set(PRESETS["avazu"].settings.categories) == set(AVAZU.split(",")) - {"id", "click", "hour"}
+    assert data.sizes == {"numbers": 0, "vocabularies": tuple(PRESETS["avazu"].settings["categories"].values())}
+    assert set(PRESETS["avazu"].settings["categories"]) == set(AVAZU.split(",")) - {"id", "click", "hour"}
     ids = data.load().log.read(np.arange(20)).categories[:, :, 0]
-    assert ids[:, list(PRESETS["avazu"].settings.categories).index("site_id")].unique().numel() == 3
+    assert ids[:, list(PRESETS["avazu"].settings["categories"]).index("site_id")].unique().numel() == 3
     with gzip.open(tmp_path / "train.gz", "wt") as file:
         file.write(text)
     packed = Clicks(dataset="avazu", path=str(tmp_path / "train.gz"), format="csv", batch_size=4, table_scale=0.1)

@@ -186,7 +186,7 @@ def test_a_record_without_a_label_is_said_to_have_none(tmp_path: Path) -> None:
     path = tmp_path / "texts.csv"
     path.write_text("text,label\nwell made,1\ndull,\n")
     with pytest.raises(
-        UserError, match="data row 2: 'label' is empty: want one of 0, 1; set data.labels.*with data.where"
+        UserError, match="data row 2: 'label' is missing: want one of 0, 1; set data.labels.*with data.where"
     ):
         Texts(path=str(path)).load()
 

@@ -101,6 +101,13 @@ class Number:
 class ClickColumns:
     """The columns of a log that a recipe names.
 
+    Args:
+        scale: multiplies the rows of categories.
+        mark: what stands between columns of text without a header, where the name of the file does not tell.
+        hexadecimal: whether categories are hashes of 8 hexadecimal digits, as Criteo writes them.
+        label_column, user_column, time_column, categories, bags, numbers, format, where, clicked, header: as
+            `dprec.data.Clicks` takes them.
+
     >>> columns = ClickColumns("clicked", "user_id", None, {"ad_id": 1000, "tags": 50}, {"tags": 3}, {"price": "log"})
     >>> columns.sizes, columns.slots, columns.bag
     ((1000, 50), 4, 3)
@@ -108,12 +115,12 @@ class ClickColumns:
 
     def __init__(
         self,
-        label: str,
-        user: str | None,
-        time: str | None,
-        categories: Mapping[str, RowsOrValues],
-        bags: Mapping[str, int],
-        numbers: Mapping[str, Any],
+        label_column: str = "clicked",
+        user_column: str | None = None,
+        time_column: str | None = None,
+        categories: Mapping[str, RowsOrValues] | None = None,
+        bags: Mapping[str, int] | None = None,
+        numbers: Mapping[str, Any] | None = None,
         scale: float = 1.0,
         format: str = AUTO,
         where: str | None = None,
@@ -122,7 +129,8 @@ class ClickColumns:
         mark: str | None = None,
         hexadecimal: bool = False,
     ) -> None:
-        self.label, self.user, self.time = label, user, time
+        categories, bags, numbers = categories or {}, bags or {}, numbers or {}
+        self.label, self.user, self.time = label_column, user_column, time_column
         self.format, self.where = format, where
         self.clicked, self.header, self.mark, self.hexadecimal = clicked, header, mark, hexadecimal
         if isinstance(clicked, list) and not clicked:
@@ -141,8 +149,8 @@ class ClickColumns:
             for name, value in categories.items()
         ]
         self.numbers = [_number(name, value) for name, value in numbers.items()]
-        if label in categories or label in numbers:
-            raise UserError(f"'{label}' is what is predicted (data.label_column): take it out of the features")
+        if self.label in categories or self.label in numbers:
+            raise UserError(f"'{self.label}' is what is predicted (data.label_column): take it out of the features")
 
     @property
     def sizes(self) -> tuple[int, ...]:

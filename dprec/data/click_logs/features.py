@@ -7,58 +7,41 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from dprec.data.click_logs.columns import Category, Number
+from dprec.data.click_logs.columns import Category, Number, role
 from dprec.data.logs.ids import codes, normal
+from dprec.data.logs.values import labels, normal_values, numbers, refuse
 from dprec.errors import UserError
 
 _CLICKED = {"1": 1, "true": 1, "0": 0, "false": 0}
 _OF_TEXT = r'^[\s"\']+|[\s"\']+$'  # around an id of a list that is written as text
 
 
-def labels(
-    column: pl.Series, rows: np.ndarray, part: Path, name: str, clicked: float | list[str] | None = None
-) -> np.ndarray:
-    """(n,) uint8 of 0, 1, true and false; `rows` are the rows' numbers in the part, from 0.
+def clicks(batch: pl.DataFrame, part: Path, name: str, clicked: float | list[str] | None = None) -> np.ndarray:
+    """(n,) uint8 of 0, 1, true and false.
 
     With `clicked`: 1 is a number from there on, or one of these values, and 0 is any other; none may be missing.
     """
+    column, rows = batch["label"], batch["row"]
     if column.dtype.is_nested():
         raise UserError(f"{part}: column '{name}' holds {column.dtype}: set data.label_column to one of 0 and 1")
-    text = _normal(column).str.to_lowercase()
+    text = normal_values(column).str.to_lowercase()
     if isinstance(clicked, list):
-        _refuse(text.is_null(), column, rows, part, name, "want a value; leave such rows out with data.where")
+        refuse(text.is_null(), column, rows, part, name, "want a value; leave such rows out with data.where")
         return text.is_in([value.strip().lower() for value in clicked]).to_numpy().astype(np.uint8)
     if clicked is not None:
-        numbers = text.cast(pl.Float64, strict=False).fill_nan(None)
+        numeric = text.cast(pl.Float64, strict=False).fill_nan(None)
         wanted = "want a number, as data.clicked is one; mend it, or leave such rows out with data.where"
-        _refuse(numbers.is_null(), column, rows, part, name, wanted)
-        return (numbers >= clicked).to_numpy().astype(np.uint8)
-    read = text.replace_strict(_CLICKED, default=None, return_dtype=pl.Int8)
+        refuse(numeric.is_null(), column, rows, part, name, wanted)
+        return (numeric >= clicked).to_numpy().astype(np.uint8)
     wanted = "want 0 or 1, or true or false: set data.clicked to what is a click, or another data.label_column"
-    _refuse(read.is_null() & text.is_not_null(), column, rows, part, name, wanted)
-    wanted = "want 0 or 1, or true or false; leave such rows out with data.where, or set another data.label_column"
-    _refuse(read.is_null(), column, rows, part, name, wanted)
-    return read.to_numpy().astype(np.uint8)
+    mend = "want 0 or 1, or true or false; leave such rows out with data.where, or set another data.label_column"
+    return labels(text, rows, part, name, _CLICKED, wanted, mend).astype(np.uint8)
 
 
-def counts(column: pl.Series, rows: np.ndarray, part: Path, number: Number) -> np.ndarray:
+def counts(batch: pl.DataFrame, part: Path, number: Number) -> np.ndarray:
     """(n,) float32 in the form of counts; missing values are 0."""
-    wanted = "want a number or nothing; mend it, or read the column as a category"
-    if column.dtype.is_nested() or column.dtype.is_temporal():
-        raise UserError(f"{part}: column '{number.column}' holds {column.dtype}: {wanted}")
-    if column.dtype == pl.String:
-        values = column.cast(pl.Float64, strict=False)
-        odd = values.is_null() & column.is_not_null() & (column != "")
-        if odd.any():  # such as a number with white space around it, or NULL
-            text = _normal(column.filter(odd))
-            read = text.cast(pl.Float64, strict=False)
-            wrong = read.is_null() & text.is_not_null()
-            _refuse(wrong, column.filter(odd), rows[odd.to_numpy()], part, number.column, wanted)
-            values = values.scatter(np.flatnonzero(odd.to_numpy()), read)
-    else:
-        values = column.cast(pl.Float64)
-    found = number.as_counts(values.fill_null(np.nan).to_numpy())
-    return np.clip(found, -np.float64(3e38), 3e38).astype(np.float32)
+    found = numbers(batch[role(number)], batch["row"], part, number.column, "read the column as a category")
+    return np.clip(number.as_counts(found), -np.float64(3e38), 3e38).astype(np.float32)
 
 
 def hashes(column: pl.Series, part: Path, category: Category) -> np.ndarray:
@@ -116,14 +99,3 @@ def _split(column: pl.Series) -> pl.Series:
         pl.when("listed").then(pl.col("text").str.split(",")).otherwise(pl.col("text").str.split("|"))
     )
     return parts.to_series().list.eval(normal(pl.element().str.replace_all(_OF_TEXT, "")))
-
-
-def _normal(column: pl.Series) -> pl.Series:
-    return column.to_frame("it").select(normal(pl.col("it"))).to_series()
-
-
-def _refuse(wrong: pl.Series, column: pl.Series, rows: np.ndarray, part: Path, name: str, wanted: str) -> None:
-    if wrong.any():
-        place = wrong.arg_max() or 0
-        shown = "missing" if column[place] is None else f"'{str(column[place])[:40]}'"
-        raise UserError(f"{part}: data row {int(rows[place]) + 1}: '{name}' is {shown}: {wanted}")

@@ -12,7 +12,7 @@ import polars as pl
 import torch
 
 from dprec.data.click_logs.columns import ClickColumns, kept, role
-from dprec.data.click_logs.features import counts, hashes, labels
+from dprec.data.click_logs.features import clicks, counts, hashes
 from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.data.logs.ids import bucket_ids
 from dprec.data.logs.parts import parts_of
@@ -151,14 +151,13 @@ def _read(path: Path, columns: ClickColumns, parts: Sequence[Path] | None, folde
 
 
 def _labelled(columns: ClickColumns, batch: pl.DataFrame, part: Path) -> dict[str, np.ndarray]:
-    clicked = labels(batch["label"], batch["row"].to_numpy(), part, columns.label, columns.clicked)
+    clicked = clicks(batch, part, columns.label, columns.clicked)
     return {"values": side_by_side(*_features(columns, batch, part)), "clicked": clicked}
 
 
 def _features(columns: ClickColumns, batch: pl.DataFrame, part: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers (n, D) and the hashed categories (n, slots) of rows."""
-    rows = batch["row"].to_numpy()
-    numbers = [counts(batch[role(one)], rows, part, one) for one in columns.numbers]
+    numbers = [counts(batch, part, one) for one in columns.numbers]
     hashed = [hashes(batch[role(one)], part, one) for one in columns.categories]
     return (
         np.stack(numbers, 1) if numbers else np.zeros((len(batch), 0), np.float32),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from dprec.data.click_logs.columns import ClickColumns, RowsOrValues
+from dprec.data.click_logs.columns import ClickColumns
 from dprec.data.click_logs.log import ClickLog, read_clicks
 from dprec.data.datasets.invented import FEATURES, NUMBERS, criteo_clicks, named_clicks
 from dprec.data.logs.parts import holds_parts
@@ -25,45 +25,6 @@ VOCABULARIES = (
 )
 COUNTS = [f"I{number}" for number in range(1, NUMBERS + 1)]  # Criteo's names
 VALUES = [f"C{number}" for number in range(1, FEATURES + 1)]
-LABEL = "clicked"  # the label's column where none is named
-
-
-@dataclass(frozen=True)
-class NamedSettings:
-    """The settings of `dprec.data.Clicks` that name columns; None: not given."""
-
-    label_column: str | None = None
-    user_column: str | None = None
-    time_column: str | None = None
-    categories: Mapping[str, RowsOrValues] | None = None
-    bags: Mapping[str, int] | None = None
-    numbers: Mapping[str, Any] | None = None
-    where: str | None = None
-    clicked: float | list[str] | None = None
-    header: list[str] | None = None
-    days: int | None = None
-
-    def before(self, preset: NamedSettings) -> NamedSettings:
-        """These settings, and those of the preset that are not among them."""
-        pairs = ((getattr(self, one.name), getattr(preset, one.name)) for one in fields(self))
-        return NamedSettings(*(other if given is None else given for given, other in pairs))
-
-    def columns(self, scale: float, format: str, of: Preset) -> ClickColumns:
-        return ClickColumns(
-            self.label_column or LABEL,
-            self.user_column,
-            self.time_column,
-            self.categories or {},
-            self.bags or {},
-            self.numbers or {},
-            scale,
-            format,
-            self.where,
-            self.clicked,
-            self.header,
-            of.mark,
-            of.hexadecimal,
-        )
 
 
 def _kaggle(path: Path) -> list[Path]:
@@ -92,67 +53,65 @@ class Preset:
     """A known log.
 
     Args:
-        settings: what a recipe would set, and may replace.
-        mark: what stands between its columns, where the name of the file does not tell.
-        hexadecimal: whether its categories are hashes of 8 hexadecimal digits.
+        settings: arguments of `ClickColumns`, and perhaps `days`, which a recipe may replace.
         files: finds its files in a folder, and their names in words; by default all are its parts.
         files_are_days: whether each file is a day.
     """
 
-    settings: NamedSettings
-    mark: str | None = None
-    hexadecimal: bool = False
+    settings: Mapping[str, Any]
     files: tuple[Callable[[Path], list[Path]], str] | None = None
     files_are_days: bool = False
 
 
-_CRITEO = NamedSettings(
-    header=[LABEL, *COUNTS, *VALUES],
-    numbers=dict.fromkeys(COUNTS, "log"),
-    categories=dict(zip(VALUES, VOCABULARIES, strict=True)),
-)
+_CRITEO: dict[str, Any] = {
+    "mark": "\t",
+    "hexadecimal": True,
+    "header": ["clicked", *COUNTS, *VALUES],
+    "numbers": dict.fromkeys(COUNTS, "log"),
+    "categories": dict(zip(VALUES, VOCABULARIES, strict=True)),
+}
 PRESETS: dict[str, Preset] = {
-    "clicks": Preset(NamedSettings()),
+    "clicks": Preset({}),
     # A line has clicked or not, 13 counts and 26 values of 8 hexadecimal digits; empty fields are missing values.
-    "criteo-kaggle": Preset(_CRITEO, "\t", True, (_kaggle, "train.txt or train.txt.gz")),
-    "criteo-days": Preset(_CRITEO, "\t", True, (_days, "day_0, day_1, ... or day_0.gz, ..."), files_are_days=True),
+    "criteo-kaggle": Preset(_CRITEO, (_kaggle, "train.txt or train.txt.gz")),
+    "criteo-days": Preset(_CRITEO, (_days, "day_0, day_1, ... or day_0.gz, ..."), files_are_days=True),
     # The rows are in time order. Ten days, and no column that tells one person from others.
     "avazu": Preset(
-        NamedSettings(
-            label_column="click",
-            categories={
+        {
+            "label_column": "click",
+            "categories": {
                 **{"C1": 16, "banner_pos": 16, "site_id": 5_000, "site_domain": 8_000, "site_category": 64},
                 **{"app_id": 10_000, "app_domain": 1_000, "app_category": 64},
                 **{"device_id": 200_000, "device_ip": 500_000, "device_model": 10_000},
                 **{"device_type": 16, "device_conn_type": 16, "C14": 4_000, "C15": 16, "C16": 16},
                 **{"C17": 1_000, "C18": 16, "C19": 128, "C20": 256, "C21": 128},
             },
-            days=10,
-        )
+            "days": 10,
+        }
     ),
     # A view counts as 0. The file has some times outside of its nine days, of which Beijing's midnight is the border.
     "taobao": Preset(
-        NamedSettings(
-            label_column="behavior",
-            user_column="user_id",
-            time_column="timestamp",
-            categories={"item_id": 1_000_000, "category_id": 10_000},
-            where="timestamp >= 1511539200 AND timestamp < 1512316800",
-            clicked=["buy", "cart", "fav"],
-            header=["user_id", "item_id", "category_id", "behavior", "timestamp"],
-            days=9,
-        )
+        {
+            "label_column": "behavior",
+            "user_column": "user_id",
+            "time_column": "timestamp",
+            "categories": {"item_id": 1_000_000, "category_id": 10_000},
+            "where": "timestamp >= 1511539200 AND timestamp < 1512316800",
+            "clicked": ["buy", "cart", "fav"],
+            "header": ["user_id", "item_id", "category_id", "behavior", "timestamp"],
+            "days": 9,
+        }
     ),
     # ratings.dat, ratings.csv or u.data
     "movielens-clicks": Preset(
-        NamedSettings(
-            label_column="rating",
-            user_column="user_id",
-            time_column="timestamp",
-            categories={"movie_id": 100_000},
-            clicked=4,
-            header=["user_id", "movie_id", "rating", "timestamp"],
-        )
+        {
+            "label_column": "rating",
+            "user_column": "user_id",
+            "time_column": "timestamp",
+            "categories": {"movie_id": 100_000},
+            "clicked": 4,
+            "header": ["user_id", "movie_id", "rating", "timestamp"],
+        }
     ),
 }
 

@@ -16,7 +16,8 @@ from dprec.data.draws.batch import PersonTextBatch, TextBatch
 from dprec.data.formats import AUTO
 from dprec.data.formats.wanted import NamedColumns
 from dprec.data.labelled_texts.tokens import Tokenizer
-from dprec.data.logs.reader import LogReader, by_name, single
+from dprec.data.logs.reader import LogReader, by_name
+from dprec.data.logs.values import labels, single
 from dprec.data.selection.packing import padded
 from dprec.errors import UserError
 from dprec.notices import say
@@ -44,16 +45,11 @@ class TextColumns:
         """(n,) the number of each row's class."""
         text = single(batch, part, "label").cast(pl.String).str.strip_chars()
         classes = {name: number for number, name in enumerate(self.labels)}
-        read = text.replace_strict(classes, default=None, return_dtype=pl.Int64)
-        if read.null_count():
-            place = int(read.is_null().arg_max() or 0)
-            found = "empty" if text[place] is None else repr(text[place][:40])
-            raise UserError(
-                f"{part}: data row {int(batch['row'][place]) + 1}: '{self.label}' is {found}: "
-                f"want one of {', '.join(classes)}; set data.labels to the classes, mend it, or leave "
-                "such rows out with data.where"
-            )
-        return read.to_numpy().astype(np.int64)
+        wanted = (
+            f"want one of {', '.join(classes)}; set data.labels to the classes, mend it, or leave such rows out with "
+            "data.where"
+        )
+        return labels(text, batch["row"], part, self.label, classes, wanted, wanted)
 
 
 class _Wanted(NamedColumns):
@@ -77,11 +73,11 @@ def read_texts(path: Path, columns: TextColumns) -> pl.DataFrame:
     wanted.where = columns.where
     rows = LogReader(path, wanted, features, by_name(columns.format)).read()
     rows.refuse_none()
-    labels, users = rows.columns["label"], rows.columns.get("user")
-    if len(labels) > 1 and (labels == labels[0]).all():
-        said = f"all {len(labels):,} labels are '{columns.labels[labels[0]]}'"
+    label, users = rows.columns["label"], rows.columns.get("user")
+    if len(label) > 1 and (label == label[0]).all():
+        said = f"all {len(label):,} labels are '{columns.labels[label[0]]}'"
         say(f"{path}: {said}, so there is nothing to tell apart")
-    found = pl.concat(texts).with_columns(label=labels)
+    found = pl.concat(texts).with_columns(label=label)
     if users is None:
         return found
     distinct, place = rows.ids["user"].numbered(users)

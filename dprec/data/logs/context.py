@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from dprec.data.logs.ids import codes
+from dprec.data.logs.values import numbers
 from dprec.errors import UserError
 
 ROLE = "context "  # before the name of a column, where roles of columns are named
@@ -89,7 +90,8 @@ class ContextColumns:
             if column.dtype.is_nested():
                 raise UserError(f"{part}: column '{name}' of data.context holds {column.dtype}: give single values")
             if isinstance(kind, tuple):
-                value = _placed(column, kind, name, part, batch["row"])
+                number = numbers(column, batch["row"], part, name, "give the column rows in place of bounds")
+                value = np.where(np.isnan(number), 0, 1 + np.searchsorted(kind, number, side="right"))
             else:
                 hashed = codes(column).astype(np.int64)
                 value = np.where(hashed == 0, 0, 1 + hashed % kind)
@@ -116,17 +118,3 @@ def _rows(name: str, given: Any) -> int | tuple[float, ...]:
         f"data.context.{name} is {given!r}: give the number of rows that its values are hashed to, "
         "or for numbers ascending bounds, such as [10, 50]"
     )
-
-
-def _placed(column: pl.Series, bounds: tuple[float, ...], name: str, part: Path, rows: pl.Series) -> np.ndarray:
-    wanted = "want a number or nothing: mend it, or give the column rows in place of bounds"
-    if column.dtype.is_temporal():
-        raise UserError(f"{part}: column '{name}' of data.context holds {column.dtype}: {wanted}")
-    text = column.cast(pl.String).str.strip_chars()
-    numbers = text.cast(pl.Float64, strict=False)
-    wrong = numbers.is_null() & text.is_not_null() & (text != "")
-    if wrong.any():
-        place = wrong.arg_max() or 0
-        raise UserError(f"{part}: data row {int(rows[place]) + 1}: '{name}' is '{str(text[place])[:40]}': {wanted}")
-    value = numbers.fill_null(np.nan).to_numpy()
-    return np.where(np.isnan(value), 0, 1 + np.searchsorted(bounds, value, side="right"))

@@ -20,6 +20,7 @@ from dprec.data.logs.ids import Ids
 from dprec.data.logs.parts import partition_of, parts_of
 from dprec.data.logs.store import ColumnStore
 from dprec.data.logs.times import ReadAgain, Times
+from dprec.data.logs.values import single
 from dprec.errors import UserError
 
 Features = Callable[[pl.DataFrame, Path], Mapping[str, np.ndarray]]
@@ -144,15 +145,6 @@ class Rows:
             )
         if self.timed:
             self.times.finish(self.path)
-
-
-def single(batch: pl.DataFrame, part: Path, role: str) -> pl.Series:
-    """A column of single values."""
-    column = batch[role]
-    if column.dtype.is_nested():
-        setting = f"{role}_column"
-        raise UserError(f"{part}: the {setting} holds {column.dtype}: set data.{setting} to a column of single values")
-    return column
 
 
 def by_name(name: str) -> Callable[[Path], Format]:
