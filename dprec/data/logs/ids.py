@@ -111,11 +111,10 @@ class Ids:
 
     def __init__(self, path: Path, role: str) -> None:
         self.path, self.role = path, role
-        self._type = pl.Categorical(pl.Categories.random())
-        self._kept = pl.Series([], dtype=self._type)  # polars forgets categories that no series uses
-        self._texts = [pl.Series("id", [], dtype=pl.String)]  # of each number, in their order
+        self._spellings, self._ids = (pl.Categorical(pl.Categories.random()) for _ in range(2))
+        # polars forgets categories that no series uses
+        self._used = [pl.Series([], dtype=kind) for kind in (self._spellings, self._ids)]
         self._id_of = np.empty(0, dtype=np.int32)  # from the number of a spelling to that of its id
-        self._met = np.empty(0, dtype=bool)  # which numbers are those of spellings in the log
         self._by_value = np.empty(0, dtype=np.int32)  # the number of each whole number, NOBODY where it was not met
 
     def read(self, column: pl.Series) -> np.ndarray:
@@ -141,48 +140,35 @@ class Ids:
         return found
 
     def _read(self, column: pl.Series) -> np.ndarray:
-        spelled = self._numbers(column.cast(pl.String))
+        spelled = _numbers(column.cast(pl.String), self._spellings)
         new = spelled >= len(self._id_of)
         if new.any():
             found = pl.DataFrame({"spelled": column, "number": spelled}).filter(pl.Series(new))
             found = found.unique("number").sort("number").with_columns(id=normal(pl.col("spelled")))
             refuse_rounded(found, self.path, self.role)
-            self._add(found)
-        known = np.append(self._id_of, np.int32(NOBODY))
-        self._met[spelled[spelled >= 0]] = True
-        return known[spelled]
-
-    def _numbers(self, texts: pl.Series) -> np.ndarray:
-        return texts.cast(self._type).to_physical().cast(pl.Int32).fill_null(NOBODY).to_numpy()
-
-    def _add(self, found: pl.DataFrame) -> None:
-        """Enter new spellings; the plain form of an id may be one that the log does not have, or has not yet."""
-        ids = self._numbers(found["id"])
-        first = len(self._id_of) + len(found)
-        plain = pl.DataFrame({"id": found["id"], "number": ids}).filter(pl.col("number") >= first)
-        plain = plain.unique("number").sort("number")
-        self._texts += [found["spelled"].cast(pl.String).alias("id"), plain["id"]]
-        self._id_of = np.concatenate([self._id_of, ids, plain["number"].to_numpy().astype(np.int32)])
-        self._met = np.concatenate([self._met, np.zeros(len(self._id_of) - len(self._met), dtype=bool)])
+            self._id_of = np.concatenate([self._id_of, _numbers(found["id"], self._ids)])
+        return np.append(self._id_of, np.int32(NOBODY))[spelled]
 
     def numbered(self, ids: np.ndarray) -> tuple[pl.Series, np.ndarray]:
         """The distinct ids among these, in order, and the place of each of them by its number, NOBODY for others."""
-        there = np.zeros(len(self._id_of), dtype=bool)
+        there = np.zeros(int(self._id_of.max(initial=NOBODY)) + 1, dtype=bool)
         there[ids] = True
-        frame = pl.DataFrame({"id": pl.concat(self._texts), "number": np.arange(len(there))}).filter(pl.Series(there))
-        frame = in_order(frame)
+        numbers = np.flatnonzero(there).astype(np.uint32)
+        frame = in_order(
+            pl.DataFrame({"number": numbers}).with_columns(id=pl.col("number").cat.to(self._ids).cast(pl.String))
+        )
         place = np.full(len(there), NOBODY, dtype=np.int32)
         place[frame["number"].to_numpy()] = np.arange(len(frame), dtype=np.int32)
         return frame["id"], place
 
     def merged(self, place: np.ndarray) -> int:
         """How many more spellings than ids the log has, of those that have a place; says so."""
-        kept = place >= 0
-        merged = int((self._met & (self._id_of >= 0) & kept[self._id_of]).sum() - kept.sum())
+        kept = int((place >= 0).sum())
+        merged = int((place[self._id_of[self._id_of >= 0]] >= 0).sum()) - kept
         if merged:
             say(
                 f"{self.path}: {merged:,} more spellings of {self.role} ids were merged (white space, 12.0 for 12, "
-                f"Unicode forms): {int(kept.sum()):,} {self.role}s"
+                f"Unicode forms): {kept:,} {self.role}s"
             )
         return merged
 
@@ -199,6 +185,11 @@ class Ids:
                 f"width, leading zeros or white space inside, and count as {self.role}s of their own: where they are "
                 "one, mend the log"
             )
+
+
+def _numbers(texts: pl.Series, kind: pl.Categorical) -> np.ndarray:
+    """(n,) int32: the number of each text among all of a kind, by first appearance; NOBODY where it is missing."""
+    return texts.cast(kind).to_physical().cast(pl.Int32).fill_null(NOBODY).to_numpy()
 
 
 def _digits(numbers: np.ndarray) -> np.ndarray:
