@@ -15,9 +15,8 @@ from dprec.data.click_logs.columns import ClickColumns, kept, role
 from dprec.data.click_logs.features import clicks, counts, hashes
 from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.data.logs.ids import bucket_ids
-from dprec.data.logs.parts import parts_of
 from dprec.data.logs.reader import LogReader, Rows
-from dprec.data.logs.store import ColumnStore, Kept, forget, home_of, is_kept, kept_or_read
+from dprec.data.logs.store import ColumnStore, Kept, forget, kept_if_large
 from dprec.errors import UserError
 from dprec.notices import say
 
@@ -113,11 +112,7 @@ def read_clicks(
     A large log, or with `cache` any, is read once into a folder beside it or there, and mapped from then on. Of another
     one the records are in memory: 4 bytes for each number and id. If `parts` are given, each is a day.
     """
-    settings = columns.reading
-    read = partial(_read, path, columns, parts)
-    home = home_of(path, settings, cache)
-    kept_there = is_kept(parts or parts_of(path), home, cache)
-    found = kept_or_read(path, _FORMAT, settings, home, read, parts)[0] if kept_there else read(None)
+    found = kept_if_large(path, _FORMAT, columns.reading, cache, partial(_read, path, columns, parts), parts)
     facts = dict(found.facts)
     ends = facts.pop("ends")
     return ClickLog(columns, found.columns, days, facts, None if parts is None else ends)

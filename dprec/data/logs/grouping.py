@@ -10,14 +10,14 @@ import numpy as np
 import polars as pl
 
 from dprec.data.logs.context import ContextColumns
-from dprec.data.logs.histories import EventContext, Interactions, blocks
+from dprec.data.logs.histories import blocks
 from dprec.data.logs.reader import Rows
-from dprec.data.logs.store import ColumnStore, forget
+from dprec.data.logs.store import ColumnStore, Kept, forget
 
 _TOGETHER = 2**22  # rows that are looked at together
 
 
-def grouped(rows: Rows, context: ContextColumns | None, folder: Path | None) -> Interactions:
+def grouped(rows: Rows, context: ContextColumns | None, folder: Path | None) -> Kept:
     """Users in the order of their ids, their events in time order; events at equal times keep the log's order.
 
     As many users are sorted at a time as have `_TOGETHER` events; with a folder the columns are written there. polars
@@ -53,18 +53,12 @@ def grouped(rows: Rows, context: ContextColumns | None, folder: Path | None) -> 
         forget(*found.values())
     if rows.timed and rows.kept > len(user_ids):
         rows.times.refuse_equal(rows.path)
-    whole = store.whole()
-    return Interactions(
-        offsets,
-        whole["items"],
-        item_ids.to_list(),
-        lambda: user_ids,
-        item_users,
-        _facts(rows, offsets, item_ids, merged, counts),
-        whole.get("ages"),
-        EventContext(context, whole["context"]) if context is not None else None,
-        folder,
-    )
+    tables = {
+        "catalogue": pl.LazyFrame({"item_id": item_ids, "users": item_users}),
+        "users": pl.LazyFrame({"user_id": user_ids}),
+    }
+    facts = _facts(rows, offsets, item_ids, merged, counts)
+    return Kept({**store.whole(), "offsets": offsets}, tables, facts, folder=folder)
 
 
 def _of_blocks(user: np.ndarray, place: np.ndarray, offsets: np.ndarray) -> Iterator[np.ndarray]:

@@ -30,7 +30,7 @@ from dprec.data.logs.grouping import grouped
 from dprec.data.logs.histories import EventContext, Interactions
 from dprec.data.logs.parts import holds_parts, parts_of
 from dprec.data.logs.reader import LogReader, by_name
-from dprec.data.logs.store import META, Kept, home_of, is_kept, kept_or_read
+from dprec.data.logs.store import META, Kept, kept_if_large, kept_or_read
 from dprec.errors import UserError
 
 FORMAT = 3  # of a prepared folder: raise it when the content of the files changes
@@ -53,6 +53,10 @@ class HowToRead:
 
     def read(self, path: Path, folder: Path | None = None, frame: Frame | None = None) -> Interactions:
         """The events of a log, or of a data frame; with a folder its columns are written there."""
+        return _events_of(self.columns(path, folder, frame), self.context)
+
+    def columns(self, path: Path, folder: Path | None = None, frame: Frame | None = None) -> Kept:
+        """The same as columns and tables of text."""
         context = None if self.context is None else ContextColumns.of(self.context)
         roles = {"user": self.user_column, "item": self.item_column, "time": self.time_column}
         wanted = Wanted({**roles, **({} if context is None else context.roles)}, self.where)
@@ -98,26 +102,13 @@ def open_log(log: Path, how: HowToRead, cache: Path | None) -> Interactions:
                 f"{log} is already prepared, so data.{wanted[0]} cannot change: leave it out, or prepare the log anew"
             )
         return open_prepared(log)
-    home = home_of(log, asdict(how), cache)
-    if not is_kept(parts_of(log), home, cache):
-        return how.read(log)
-    return prepare_log(log, how, home)[0]
+    return _events_of(kept_if_large(log, FORMAT, asdict(how), cache, partial(how.columns, log)), how.context)
 
 
 def prepare_log(log: Path, how: HowToRead, home: Path) -> tuple[Interactions, bool]:
     """The events of a log from `home`, and whether this call prepared them."""
-
-    def read(work: Path) -> Kept:
-        events = how.read(log, work)
-        columns = {"items": events.item, "offsets": events.offsets.astype(np.int64)}
-        columns |= {} if events.ages is None else {"ages": events.ages}
-        columns |= {} if events.context is None else {"context": events.context.codes}
-        catalogue = pl.LazyFrame({"item_id": events.item_ids, "users": events.item_users})
-        users = pl.LazyFrame({"user_id": events.user_ids})
-        return Kept(columns, {"catalogue": catalogue, "users": users}, events.facts)
-
-    found, made = kept_or_read(log, FORMAT, asdict(how), home, read)
-    return _events_of(found), made
+    found, made = kept_or_read(log, FORMAT, asdict(how), home, partial(how.columns, log))
+    return _events_of(found, how.context), made
 
 
 def is_prepared(path: Path) -> bool:
@@ -129,7 +120,7 @@ def open_prepared(home: Path) -> Interactions:
     found = Kept.opened(home)
     if found is None or found.made_of["format"] != FORMAT:
         raise UserError(f"{home} is incomplete or of another version: prepare the log again")
-    return _events_of(found.repeated(f"{home}, as it was prepared: "))
+    return _events_of(found.repeated(f"{home}, as it was prepared: "), found.made_of["settings"]["context"])
 
 
 def settings_of(home: Path) -> dict[str, Any]:
@@ -140,7 +131,7 @@ def settings_of(home: Path) -> dict[str, Any]:
     return dict(found.made_of["settings"])
 
 
-def _events_of(kept: Kept) -> Interactions:
+def _events_of(kept: Kept, context: Mapping[str, Any] | None) -> Interactions:
     catalogue, users = kept.tables["catalogue"].collect(), kept.tables["users"]
     codes = kept.columns.get("context")
     return Interactions(
@@ -151,7 +142,7 @@ def _events_of(kept: Kept) -> Interactions:
         catalogue["users"].to_numpy(),
         kept.facts,
         kept.columns.get("ages"),
-        None if codes is None else EventContext(ContextColumns.of(kept.made_of["settings"]["context"]), codes),
+        None if codes is None or context is None else EventContext(ContextColumns.of(context), codes),
         kept.folder,
     )
 

@@ -236,9 +236,19 @@ def kept_or_read(
     return found, True
 
 
-def is_kept(files: Sequence[Path], home: Path, cache: Path | None) -> bool:
-    """Whether a log of these files is read from a folder: if one exists, the log is large or `cache` is given."""
-    return cache is not None or home.exists() or sum(file.stat().st_size for file in files) >= LARGE
+def kept_if_large(
+    log: Path,
+    version: str | int,
+    settings: Mapping[str, Any],
+    cache: Path | None,
+    read: Callable[[Path | None], Kept],
+    files: Sequence[Path] | None = None,
+) -> Kept:
+    """What was read of a log: mapped from a folder if one exists, the log is large or `cache` is given."""
+    home = home_of(log, settings, cache)
+    if cache is None and not home.exists() and sum(file.stat().st_size for file in files or parts_of(log)) < LARGE:
+        return read(None)
+    return kept_or_read(log, version, settings, home, read, files)[0]
 
 
 def home_of(log: Path, settings: Mapping[str, Any], cache: Path | None) -> Path:
