@@ -40,13 +40,13 @@ def plan(line: CommandLine, console: Console) -> None:
         raise UserError("no recipe given: python -m dprec.plan quickstart")
     leave_out(is_left_out() and needs_no_lightning(line))
     from dprec.cli.parser import parse  # imported here, with or without Lightning
-    from dprec.run.planning import RunPlan
+    from dprec.run.planning import planned_run, show_plan
 
-    planned = RunPlan.of(parse(line), users, items)
+    planned = planned_run(parse(line), users, items)
     if line.options.json:
-        print_json(planned.as_dict())
+        print_json(planned)
     else:
-        planned.show(console)
+        show_plan(planned, console)
 
 
 main = Command(plan, options, settings=True, own_process=leave_out)

@@ -39,7 +39,7 @@ def prepare(line: CommandLine, console: Console) -> None:
 
     from dprec.data.logs.interactions import HowToRead, is_prepared, prepare_log
     from dprec.data.logs.store import home_of
-    from dprec.run.console import log_table
+    from dprec.run.console import data_table
 
     out, settings = line.options.out, line.options.data.as_dict()
     cache = settings.pop("cache")
@@ -54,7 +54,7 @@ def prepare(line: CommandLine, console: Console) -> None:
     if line.options.json:
         print_json({"folder": str(home), **events.facts})
         return
-    console.print(log_table(events.facts, str(log)))
+    console.print(data_table(events.facts, str(log)))
     console.print(f"{'prepared in' if made else 'was prepared in'} {home}", soft_wrap=True)
     console.print(f"train on it: python -m dprec.fit RECIPE --data.path {shlex.quote(str(home))}", soft_wrap=True)
 

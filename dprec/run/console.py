@@ -39,54 +39,63 @@ def recommendation_table(console: Console, items: Sequence[str], scores: Sequenc
 
 FEW_USERS, LARGE_SHARE, A_THIRD = 100, 0.05, 1 / 3  # of all users or events, from which a hint is worth a line
 
-# A small table of what was done to the data: counts without noise, only for the owner of the data.
+# What was done to the data: counts without noise, only for the owner of the data. Facts that a table shows, in its
+# order, with their style; those in dim lines are shown only if they are not 0.
+_BOLD, _DIM = "bold", "dim"
+_FACTS: tuple[tuple[str, str, str | None], ...] = (
+    ("rows", "rows read", None),
+    ("events", "events", None),
+    ("users", "users", None),
+    ("items", "items", None),
+    ("not_as_where_says", "rows left out by data.where", _DIM),
+    ("without_user_id", "rows left out, without a user id", _DIM),
+    ("without_item_id", "rows left out, without an item id", _DIM),
+    ("merged_user_ids", "other spellings of user ids", _DIM),
+    ("merged_item_ids", "other spellings of item ids", _DIM),
+    ("items_met_again", "events with an item that the user saw before", _DIM),
+    ("duplicate_events", "events that the log holds twice", _DIM),
+    ("events_at_the_time_of_another", "events at the time of the user's event before", _DIM),
+    ("lengths", "events of a user: least, median, most", None),
+    ("time_from", "order in time from", None),
+    ("times", "times", None),
+    ("items_left_out", "items left out, by data.min_events or data.catalogue", _DIM),
+    ("events_with_items_left_out", "events with these items", _DIM),
+    ("users_with_few_events", "users left out, with fewer events than data.min_events", _DIM),
+    ("users_without_transition", "users left out, with fewer than 2 events left", _DIM),
+    ("events_of_users_left_out", "events of these users", _DIM),
+    ("items_of_users_left_out", "items that only these users saw", _DIM),
+    ("events_kept", "events used", _BOLD),
+    ("users_kept", "users", _BOLD),
+    ("items_kept", "items", _BOLD),
+    ("held_out", "held out for the test", None),
+    ("events_held_out", "events held out", _DIM),
+    ("held_out_of_other_users", "of these, of users that training lacks: not tested", _DIM),
+    ("held_out_of_other_items", "of these, with items that training lacks: not tested", _DIM),
+    ("events_of_validation", "of these, for validation", _DIM),
+    ("events_tested", "events tested", _DIM),
+    ("users_tested", "users tested", _BOLD),
+    ("training", "records for training", _BOLD),
+    ("validation", "records after them, for validation", _BOLD),
+    ("test", "last records, for the test", _BOLD),
+    ("people", "people of the training", _BOLD),
+)
 
 
-# fact -> its text; those in the second group of each table are shown only if they are not 0
-_READ = {"rows": "rows read", "events": "events", "users": "users", "items": "items"}
-_READ_IF_ANY = {
-    "not_as_where_says": "rows left out by data.where",
-    "without_user_id": "rows left out, without a user id",
-    "without_item_id": "rows left out, without an item id",
-    "merged_user_ids": "other spellings of user ids",
-    "merged_item_ids": "other spellings of item ids",
-    "items_met_again": "events with an item that the user saw before",
-    "duplicate_events": "events that the log holds twice",
-    "events_at_the_time_of_another": "events at the time of the user's event before",
-}
-_DROPPED_IF_ANY = {
-    "items_left_out": "items left out, by data.min_events or data.catalogue",
-    "events_with_items_left_out": "events with these items",
-    "users_with_few_events": "users left out, with fewer events than data.min_events",
-    "users_without_transition": "users left out, with fewer than 2 events left",
-    "events_of_users_left_out": "events of these users",
-    "items_of_users_left_out": "items that only these users saw",
-}
-_KEPT = {"events_kept": "events used", "users_kept": "users", "items_kept": "items"}
-_HELD_OUT_IF_ANY = {
-    "events_held_out": "events held out",
-    "held_out_of_other_users": "of these, of users that training lacks: not tested",
-    "held_out_of_other_items": "of these, with items that training lacks: not tested",
-    "events_of_validation": "of these, for validation",
-    "events_tested": "events tested",
-}
-_PARTS_OF_CLICKS = {
-    "training": "records for training",
-    "validation": "records after them, for validation",
-    "test": "last records, for the test",
-}
-
-
-def log_table(facts: Mapping[str, Any], title: str) -> Table:
-    """A table about a log."""
-    table = _table(title)
-    for key, said in _READ.items():
-        table.add_row(said, f"{facts[key]:,}")
-    _add_if_any(table, facts, _READ_IF_ANY)
-    lengths = (facts[f"{which}_history"] for which in ("shortest", "median", "longest"))
-    table.add_row("events of a user: least, median, most", ", ".join(f"{length:,}" for length in lengths))
-    table.add_row("order in time from", facts["time_from"])
-    table.add_row("times", facts["times"])
+def data_table(summary: Mapping[str, Any], title: str) -> Table:
+    """A table about a log, and what a run makes of it; invented data has no log."""
+    facts: dict[str, Any] = dict(summary)
+    if "median_history" in facts:
+        facts["lengths"] = ", ".join(f"{facts[f'{which}_history']:,}" for which in ("shortest", "median", "longest"))
+    for part in ("training", "validation", "test"):
+        if records := facts.get(f"records_of_{part}"):
+            facts[part] = f"{records:,}, {facts[f'clicks_of_{part}'] / records:.2%} clicked"
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for key, said, style in _FACTS:
+        value = facts.get(key)
+        if value is not None and (value or style != _DIM):
+            table.add_row(said, value if isinstance(value, str) else f"{value:,}", style=style)
     return table
 
 
@@ -113,49 +122,3 @@ def hints_of(summary: Mapping[str, Any]) -> list[str]:
     if few > A_THIRD * users:
         hints.append(f"data.min_events leaves out {few:,} of {users:,} users: lower it, or train on the rest alone")
     return hints
-
-
-def data_table(summary: Mapping[str, Any], title: str) -> Table:
-    """A table about a log and what a run makes of it; invented data has no log."""
-    return _of_clicks(summary, title) if "records" in summary else _of_histories(summary, title)
-
-
-def _of_clicks(summary: Mapping[str, Any], title: str) -> Table:
-    table = _table(title)
-    if "rows" in summary:
-        table.add_row("rows read", f"{summary['rows']:,}")
-        _add_if_any(table, summary, _READ_IF_ANY)
-        table.add_row("order in time from", summary["time_from"])
-        table.add_row("times", summary["times"])
-    for part, said in _PARTS_OF_CLICKS.items():
-        if records := summary[f"records_of_{part}"]:
-            share = summary[f"clicks_of_{part}"] / records
-            table.add_row(said, f"{records:,}, {share:.2%} clicked", style="bold")
-    if "people" in summary:
-        table.add_row("people of the training", f"{summary['people']:,}", style="bold")
-    return table
-
-
-def _of_histories(summary: Mapping[str, Any], title: str) -> Table:
-    table = log_table(summary, title) if "rows" in summary else _table(title)
-    _add_if_any(table, summary, _DROPPED_IF_ANY)
-    for key, said in _KEPT.items():
-        table.add_row(said, f"{summary[key]:,}", style="bold")
-    if "held_out" in summary:
-        table.add_row("held out for the test", summary["held_out"])
-    _add_if_any(table, summary, _HELD_OUT_IF_ANY)
-    table.add_row("users tested", f"{summary['users_tested']:,}", style="bold")
-    return table
-
-
-def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    return table
-
-
-def _add_if_any(table: Table, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-    for key, said in texts.items():
-        if facts.get(key):
-            table.add_row(said, f"{facts[key]:,}", style="dim")

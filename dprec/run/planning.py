@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -78,116 +77,97 @@ def sizes_for(model: type, data: Any) -> dict[str, Any]:
     return {name: given[name] for name in wanted if name in given}
 
 
-@dataclass(frozen=True)
-class RunPlan:
-    """Noise, sampling, and ε after parts of a run that has not started."""
+def planned_run(settings: Settings, users: int | None = None, items: int | None = None) -> dict[str, Any]:
+    """Return noise, sampling, and ε after parts of a run that has not started, in plain values.
 
-    run: str
-    users: int
-    items: int | None  # V, None if it was not counted or the data has none
-    batch_size: int
-    sampling: str
-    sampling_rate: float
-    steps: int
-    noise_multiplier: float
-    noise_to_batch: float  # σ/B: noise in the mean gradient, in units of the clipping norm
-    delta: float
-    epsilon: float
-    after: list[dict[str, float]]  # steps and ε after each tenth of the run
-    releases: list[dict[str, Any]]  # noisy sums before the first step, over all users or those of a `period`
-    stand_in: bool = False
-    notice: str | None = None  # if users and items were counted in stand-in data
-    unit: str = "user"  # what "users" are
-    share_by_noise: float | None = None  # of the rows that nobody reads, with AdaFEST
-    periods: int = 0  # training passes them in order; the sampling rate is then the largest of them
+    Users and items are counted in the data, unless the number of users is given.
+    """
+    tree = settings.tree
+    if tree["privacy"] is None:
+        raise UserError("the recipe has no privacy block, so there is no ε to plan: add --privacy.epsilon 8")
+    privacy: Privacy = settings.make("privacy")
+    if privacy.rules.broken:
+        raise UserError(f"there is no ε to plan: {privacy.rules.broken}")
+    model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
+    notice, data = None, None
+    if users is None:
+        data = settings.make("data")
+        if getattr(data, "awaits_catalogue", False):
+            raise UserError("only the run chooses a private catalogue, once: plan without the data, with --users N")
+        data.setup("fit")
+        fit_batch(settings, data)
+        batches, items = data.batches, task_of(model).describe(data).get("items")
+        notice = data.notice
+        _say_what_is_left_out(getattr(data, "summary", {}))
+    else:
+        batches = _batches(settings, users)
+        given = tree["data"]["init_args"]
+        if given.get("catalogue") == PRIVATE:
+            privacy.begin_with(privacy.private_catalogue(users, given["catalogue_share"]).events)
+    steps = total_steps(settings, batches)
+    privacy.plan(batches, steps, _releases(settings, model, data))
+    tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
+    # On the way by a coarse grid, of which the last decimal may be 1 too high: that is ten times faster.
+    after = [{"steps": done, "epsilon": privacy.planned.epsilon_after(done, COARSE_GRID)} for done in tenths[:-1]]
+    after.append({"steps": tenths[-1], "epsilon": privacy.epsilon_after(tenths[-1])})
+    dear = privacy.epsilon is not None and privacy.planned.epsilon_after(1, COARSE_GRID) > privacy.epsilon
+    if dear and privacy.epsilon_after(1) > float(privacy.epsilon or 0):
+        raise privacy.planned.too_dear()
+    releases = (*privacy.planned.before[:1], *privacy.planned.releases.values())
+    return {
+        "run": settings.name,
+        "users": batches.users,
+        "items": items,  # V, None if it was not counted or the data has none
+        "batch_size": batches.expected_batch,
+        "sampling": batches.kind,
+        "sampling_rate": batches.rate,
+        "steps": steps,
+        "noise_multiplier": privacy.sigma,
+        "noise_to_batch": privacy.sigma / batches.expected_batch,  # in units of the clipping norm
+        "delta": privacy.delta,
+        "epsilon": after[-1]["epsilon"],
+        "after": after,
+        # Noisy sums before the first step, over all users or those of a period.
+        "releases": [
+            {"what": event.what, "noise_multiplier": event.noise_multiplier, "period": event.period}
+            for event in releases
+        ],
+        "stand_in": notice is not None,
+        "notice": notice,
+        "unit": batches.unit,
+        "share_by_noise": _share_by_noise(privacy),  # of the rows that nobody reads, with AdaFEST
+        "periods": len(privacy.sampling.periods),  # passed in order; the sampling rate is then the largest of them
+    }
 
-    @classmethod
-    def of(cls, settings: Settings, users: int | None = None, items: int | None = None) -> RunPlan:
-        """Count users and items in the data, unless the number of users is given."""
-        tree = settings.tree
-        if tree["privacy"] is None:
-            raise UserError("the recipe has no privacy block, so there is no ε to plan: add --privacy.epsilon 8")
-        privacy: Privacy = settings.make("privacy")
-        if privacy.rules.broken:
-            raise UserError(f"there is no ε to plan: {privacy.rules.broken}")
-        model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
-        notice, data = None, None
-        if users is None:
-            data = settings.make("data")
-            if getattr(data, "awaits_catalogue", False):
-                raise UserError("only the run chooses a private catalogue, once: plan without the data, with --users N")
-            data.setup("fit")
-            fit_batch(settings, data)
-            batches, items = data.batches, task_of(model).describe(data).get("items")
-            notice = data.notice
-            _say_what_is_left_out(getattr(data, "summary", {}))
-        else:
-            batches = _batches(settings, users)
-            given = tree["data"]["init_args"]
-            if given.get("catalogue") == PRIVATE:
-                privacy.begin_with(privacy.private_catalogue(users, given["catalogue_share"]).events)
-        steps = total_steps(settings, batches)
-        privacy.plan(batches, steps, _releases(settings, model, data))
-        tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
-        # On the way by a coarse grid, of which the last decimal may be 1 too high: that is ten times faster.
-        after = [{"steps": done, "epsilon": privacy.planned.epsilon_after(done, COARSE_GRID)} for done in tenths[:-1]]
-        after.append({"steps": tenths[-1], "epsilon": privacy.epsilon_after(tenths[-1])})
-        dear = privacy.epsilon is not None and privacy.planned.epsilon_after(1, COARSE_GRID) > privacy.epsilon
-        if dear and privacy.epsilon_after(1) > float(privacy.epsilon or 0):
-            raise privacy.planned.too_dear()
-        return cls(
-            run=settings.name,
-            users=batches.users,
-            items=items,
-            batch_size=batches.expected_batch,
-            sampling=batches.kind,
-            sampling_rate=batches.rate,
-            steps=steps,
-            noise_multiplier=privacy.sigma,
-            noise_to_batch=privacy.sigma / batches.expected_batch,
-            delta=privacy.delta,
-            epsilon=after[-1]["epsilon"],
-            after=after,
-            releases=[
-                {"what": event.what, "noise_multiplier": event.noise_multiplier, "period": event.period}
-                for event in (*privacy.planned.before[:1], *privacy.planned.releases.values())
-            ],
-            stand_in=notice is not None,
-            notice=notice,
-            unit=batches.unit,
-            share_by_noise=_share_by_noise(privacy),
-            periods=len(privacy.sampling.periods),
-        )
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def show(self, console: Console) -> None:
-        notice_box(console, self.notice)
-        facts = Table(title=self.run, title_justify="left", title_style="bold", show_header=False)
-        rate = f"q = {self.sampling_rate:.4f}" + (f" at most, {self.periods} periods" if self.periods else "")
-        items = "" if self.items is None else f", {self.items:,} items"
-        for name, value in (
-            ("data", f"{self.users:,} {self.unit}s{items}"),
-            ("batch", f"{self.batch_size:,} {self.unit}s, {self.sampling} sampling, {rate}"),
-            ("steps", f"{self.steps:,}"),
-            *_released(self.releases),
-            ("noise multiplier σ", f"{self.noise_multiplier:.4f}"),
-            ("noise to batch σ/B", f"{self.noise_to_batch:.2e}"),
-            *(() if self.share_by_noise is None else (("noise in unread rows", f"{self.share_by_noise:.3g} of them"),)),
-            ("δ", f"{self.delta:.3g}"),
-            ("ε", f"{self.epsilon:.3f}"),
-        ):
-            facts.add_row(name, value)
-        console.print(facts)
-        along = Table()
-        along.add_column("after step", justify="right")
-        along.add_column("ε", justify="right")
-        for point in self.after:
-            along.add_row(f"{point['steps']:,}", f"{point['epsilon']:.3f}")
-        console.print(along)
-        if (warning := warning_of_delta(self.delta)) is not None:
-            console.print(warning, soft_wrap=True)
+def show_plan(plan: Mapping[str, Any], console: Console) -> None:
+    """Print what `planned_run` found as tables."""
+    notice_box(console, plan["notice"])
+    facts = Table(title=plan["run"], title_justify="left", title_style="bold", show_header=False)
+    rate = f"q = {plan['sampling_rate']:.4f}" + (f" at most, {plan['periods']} periods" if plan["periods"] else "")
+    items = "" if plan["items"] is None else f", {plan['items']:,} items"
+    share = plan["share_by_noise"]
+    for name, value in (
+        ("data", f"{plan['users']:,} {plan['unit']}s{items}"),
+        ("batch", f"{plan['batch_size']:,} {plan['unit']}s, {plan['sampling']} sampling, {rate}"),
+        ("steps", f"{plan['steps']:,}"),
+        *_released(plan["releases"]),
+        ("noise multiplier σ", f"{plan['noise_multiplier']:.4f}"),
+        ("noise to batch σ/B", f"{plan['noise_to_batch']:.2e}"),
+        *(() if share is None else (("noise in unread rows", f"{share:.3g} of them"),)),
+        ("δ", f"{plan['delta']:.3g}"),
+        ("ε", f"{plan['epsilon']:.3f}"),
+    ):
+        facts.add_row(name, value)
+    console.print(facts)
+    along = Table()
+    along.add_column("after step", justify="right")
+    along.add_column("ε", justify="right")
+    for point in plan["after"]:
+        along.add_row(f"{point['steps']:,}", f"{point['epsilon']:.3f}")
+    console.print(along)
+    if (warning := warning_of_delta(plan["delta"])) is not None:
+        console.print(warning, soft_wrap=True)
 
 
 def _share_by_noise(privacy: Privacy) -> float | None:

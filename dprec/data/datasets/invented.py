@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from dprec.data.click_logs.columns import ClickColumns
+from dprec.data.click_logs.log import side_by_side
 from dprec.data.logs.histories import Interactions
 from dprec.errors import UserError
 
@@ -117,23 +119,11 @@ def synthetic_interactions(users: int = 20_000, items: int = 300, seed: int = 0)
     )
 
 
-@dataclass(frozen=True)
-class ClickBlock:
+class ClickBlock(NamedTuple):
     """Consecutive records of Criteo's form."""
 
     values: np.ndarray  # (n, 39) int32: counts with missing ones 0, then ids
     clicked: np.ndarray  # (n,) uint8
-
-    def __len__(self) -> int:
-        return len(self.clicked)
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Records and what the world knows about them."""
-
-    block: ClickBlock
-    chance: np.ndarray  # (n,) float32: probability of the click
 
 
 class ClickWorld:
@@ -237,14 +227,13 @@ class ClickWorld:
         values[:, NUMBERS:] = rows - self.first
         return values, logits
 
-    def day(self, day: int, count: int) -> Iterator[Drawn]:
+    def day(self, day: int, count: int) -> Iterator[ClickBlock]:
         """`count` records of a day, in chunks."""
         rng, row_at = np.random.default_rng([self.seed, 2, day]), self._rows_on(day)
         for start in range(0, count, CHUNK):
             values, logits = self._draw(day, row_at, min(CHUNK, count - start), rng)
             chance = _sigmoid(logits + self.intercept)
-            clicked = rng.random(len(chance), dtype=np.float32) < chance
-            yield Drawn(ClickBlock(values, clicked.astype(np.uint8)), chance)
+            yield ClickBlock(values, (rng.random(len(chance), dtype=np.float32) < chance).astype(np.uint8))
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:
@@ -256,12 +245,9 @@ def synthetic_clicks(
 ) -> ClickBlock:
     """A log of `days` equal days in time order; its arguments determine it."""
     world = ClickWorld(vocabularies, days, seed, drift)
-    values, clicked = np.empty((records, WIDTH), dtype=np.int32), np.empty(records, dtype=np.uint8)
-    end = 0
-    for day in range(days):
-        for drawn in world.day(day, (day + 1) * records // days - end):
-            start, end = end, end + len(drawn.block)
-            values[start:end], clicked[start:end] = drawn.block.values, drawn.block.clicked
+    ends = [day * records // days for day in range(days + 1)]
+    blocks = [block for day in range(days) for block in world.day(day, ends[day + 1] - ends[day])]
+    values, clicked = map(np.concatenate, zip(*blocks, strict=True))
     return ClickBlock(values, clicked)
 
 
@@ -286,19 +272,15 @@ def named_clicks(columns: ClickColumns, records: int) -> dict[str, np.ndarray]:
         numbers[:, number] = one_number.as_counts(np.where(rng.random(records) < 0.1, np.nan, values))
         worth += np.log(values) - 1.0
     clicked = rng.random(records) < 1 / (1 + np.exp(1.0 - worth))
-    return _columns(numbers, hashed, clicked) | ({"user": users} if columns.user else {})
+    found = {"values": side_by_side(numbers, hashed), "clicked": clicked.astype(np.uint8)}
+    return found | ({"user": users} if columns.user else {})
 
 
 def criteo_clicks(columns: ClickColumns, records: int, days: int, drift: float) -> dict[str, np.ndarray]:
     """A log of Criteo's form, as it is read."""
     made = synthetic_clicks(records, columns.sizes, days, drift=drift)
     counts, ids = made.values[:, :NUMBERS].astype(np.float32), made.values[:, NUMBERS:].astype(np.uint32)
-    return _columns(counts, ids, made.clicked)
-
-
-def _columns(numbers: np.ndarray, hashed: np.ndarray, clicked: np.ndarray) -> dict[str, np.ndarray]:
-    values = np.concatenate([numbers.view(np.int32), hashed.view(np.int32)], axis=1)
-    return {"values": values, "clicked": clicked.astype(np.uint8)}
+    return {"values": side_by_side(counts, ids), "clicked": made.clicked}
 
 
 def invented_texts(records: int, classes: int, words: int, users: int | None = None, seed: int = 0) -> pl.DataFrame:
