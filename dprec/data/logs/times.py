@@ -19,7 +19,10 @@ LACKS_TIME = "has no time"
 NO_TIME = "has a time that is neither a number nor an ISO date"
 _FEW = 20  # a twentieth of the times may be of no unit, such as 1 for an unknown time
 _EARLY, _LATE = 2 * 10**8, 10**10
-_ZONE = r"([+-])(\d\d):?(\d\d)?$"
+_FORMS = {
+    "zoned": ("%Y-%m-%d %H:%M:%S%.f %#z", "%Y-%m-%d %H:%M %#z"),
+    "local": ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d"),
+}
 
 
 class ReadAgain(Exception):
@@ -114,20 +117,17 @@ class Times:
     def _dates(self, text: pl.Series, path: Path) -> pl.Series:
         """Microseconds since 1970. Only ISO dates: 02/01/2020 has two meanings, and a wrong one reorders histories."""
         plain = text.str.replace(r"^(\d{4}-\d\d-\d\d)[Tt]", "$1 ").str.replace(r"\s*(UTC|GMT|Z|z)$", "+00:00")
-        zone = plain.str.extract_groups(r"\d\d:\d\d.*?\s*" + _ZONE).struct.unnest()
-        zone.columns = ["sign", "hours", "minutes"]
-        zoned = zone["sign"].is_not_null()
-        known = zoned.any(), zoned.all()
-        if known[0] != known[1] or (self._zoned is not None and known[0] != self._zoned):
+        read = plain.to_frame("text").select(
+            pl.coalesce(pl.col("text").str.to_datetime(form, strict=False, time_unit="us") for form in forms)
+            .to_physical()
+            .alias(name)
+            for name, forms in _FORMS.items()
+        )
+        zoned, local = (read[name].is_not_null().any() for name in _FORMS)
+        if (zoned and local) or (self._zoned is not None and (zoned or local) and zoned != self._zoned):
             raise UserError(f"{path} has times with a zone and times without: give all of them a zone, or none")
-        self._zoned = known[0]
-        frame = pl.DataFrame([plain.alias("text"), *zone])
-        local = pl.col("text").str.replace(r"(:\d\d(?:\.\d+)?)\s*" + _ZONE, "$1").str.strip_chars()
-        forms = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
-        parsed = [local.str.to_datetime(form, strict=False, time_unit="us") for form in forms]
-        ahead = pl.col("hours").cast(pl.Int64) * 60 + pl.col("minutes").cast(pl.Int64).fill_null(0)
-        ahead = pl.when(pl.col("sign") == "-").then(-ahead).otherwise(ahead).fill_null(0)
-        return frame.select(pl.coalesce(parsed).to_physical() - ahead * 60_000_000).to_series()
+        self._zoned = zoned if zoned or local else self._zoned
+        return read["zoned"].fill_null(read["local"])
 
     def _look_at_units(self, values: np.ndarray) -> None:
         left = len(values) - int((values == 0).sum())
