@@ -6,7 +6,7 @@ import difflib
 import importlib
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jsonargparse
@@ -202,26 +202,8 @@ def _ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "dprec"
 
 
-def instance(cls: type, arguments: jsonargparse.Namespace, given: Mapping[str, Any]) -> Any:
-    """The object of a class, from parsed arguments and ``given`` ones."""
-    parser = _parser(cls, "it", skip=given)
-    parsed = jsonargparse.Namespace(it=arguments.clone())
-    for name, value in given.items():
-        parsed[f"it.{name}"] = value
-    try:
-        return parser.instantiate_classes(parsed)["it"]
-    except ValueError as error:
-        # Of a strategy that is no alternative of a union the parser keeps what it said, and no more.
-        said = [
-            line.strip(" -") for line in str(error).splitlines() if line.strip(" -").startswith("privacy.sparsity:")
-        ]
-        if not said:
-            raise
-        raise UserError(said[0]) from None
-
-
-def _parser(cls: type, where: str, skip: Iterable[str] = ()) -> jsonargparse.ArgumentParser:
+def _parser(cls: type, where: str) -> jsonargparse.ArgumentParser:
     """A parser of the arguments of exactly this class, so that an error in its __init__ is raised unchanged."""
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(cls, where, fail_untyped=False, sub_configs=True, skip=set(skip))
+    parser.add_class_arguments(cls, where, fail_untyped=False, sub_configs=True)
     return parser

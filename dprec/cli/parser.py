@@ -13,7 +13,7 @@ import yaml
 
 import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strategies
 from dprec.cli.arguments import CommandLine, short
-from dprec.cli.classes import instance, path_of, refuse_unknown, resolve
+from dprec.cli.classes import path_of, refuse_unknown, resolve
 from dprec.cli.keys import check, from_data, parameters
 from dprec.cli.loggers import completed, placed, words
 from dprec.cli.recipe import GROUPS, flatten, normal, read_recipe
@@ -113,13 +113,27 @@ class Settings:
         """
         if group not in self.classes:
             return None
-        return instance(kind or self.classes[group], self.config.get(group, jsonargparse.Namespace()), given or {})
+        arguments = self._arguments(group, self.config.get(group, jsonargparse.Namespace()).clone())
+        return (kind or self.classes[group])(**arguments, **(given or {}))
 
     def trainer(self, folder: str) -> dict[str, Any]:
         """The trainer's arguments, with objects in place of names; loggers log to `folder`."""
-        part = jsonargparse.Namespace(trainer=self.config["trainer"].clone())
-        placed(part["trainer"]["logger"], folder)
-        return self.parser.instantiate_classes(part)["trainer"].as_dict()
+        given = self.config["trainer"].clone()
+        placed(given["logger"], folder)
+        return self._arguments("trainer", given)
+
+    def _arguments(self, group: str, given: jsonargparse.Namespace) -> dict[str, Any]:
+        """A group's arguments, with objects in place of names."""
+        try:
+            found = self.parser.instantiate_classes(jsonargparse.Namespace(**{group: given}))
+            return dict(vars(found[group]))
+        except ValueError as error:
+            # Of a strategy that is no alternative of a union the parser keeps what it said, and no more.
+            lines = [line.strip(" -") for line in str(error).splitlines()]
+            said = [line for line in lines if line.startswith("privacy.sparsity:")]
+            if not said:
+                raise
+            raise UserError(said[0]) from None
 
     def to_store(self) -> dict[str, Any]:
         """The tree as people write it, without default classes and the trainer's defaults."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
@@ -39,30 +40,11 @@ def steps_of(trainer: pl.Trainer) -> int:
             trainer.fit_loop.setup_data()
         batches = getattr(trainer.train_dataloader, "batch_sampler", None)
     if not hasattr(batches, "steps"):
-        batches = _Counted(trainer)
-    elif trainer.limit_train_batches not in (None, 1.0):
-        batches = _CutShort(batches, trainer.limit_train_batches)
+        batches = SimpleNamespace(steps=lambda epochs: int(trainer.estimated_stepping_batches))
+    elif (limit := trainer.limit_train_batches) not in (None, 1.0):  # so many steps of a pass, or such a share
+        each = min(limit, len(batches)) if isinstance(limit, int) else int(limit * len(batches))
+        batches = SimpleNamespace(steps=lambda epochs: int(epochs * each))
     return planned_steps(trainer.max_steps, trainer.max_epochs, batches)
-
-
-class _CutShort:
-    """Passes of which Lightning takes only so many steps, or such a share."""
-
-    def __init__(self, batches: Any, limit: float) -> None:
-        self._each = min(limit, len(batches)) if isinstance(limit, int) else int(limit * len(batches))
-
-    def steps(self, epochs: float) -> int:
-        return int(epochs * self._each)
-
-
-class _Counted:
-    """Steps as Lightning counts them."""
-
-    def __init__(self, trainer: pl.Trainer) -> None:
-        self._trainer = trainer
-
-    def steps(self, epochs: float) -> int:
-        return int(self._trainer.estimated_stepping_batches)
 
 
 def draw_from(trainer: pl.Trainer, step: int) -> None:
