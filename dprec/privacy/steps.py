@@ -32,11 +32,9 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cached_tensors import ResetCachedTensors
 from dprec.privacy.cores import OneCore, cores_for
 from dprec.privacy.periods import Periods
-from dprec.privacy.private_gradient import PrivateGradient, mask_empty_histories
+from dprec.privacy.private_gradient import PrivateGradient
 from dprec.privacy.run import PrivateRun
-from dprec.verify.any_company import equal_in_any_company
 from dprec.verify.drawn import Drawn
-from dprec.verify.generators import kept
 from dprec.verify.self_check import SelfCheck
 
 LOOKED_AT = 1024  # users whose rows all processes compare before the first step
@@ -116,7 +114,6 @@ class PrivateSteps:
         self.terms = Terms(sums, std, self.last)
         self._unchanged = Unchanged(module, rules.owing)
         self._owing = set(map(id, rules.owing.values()))
-        self._compared = False  # whether users were computed in two companies
         self._modes: list[bool] = []  # in which of them the model's parts were looked at
 
     def _some_of_data(self) -> list[int]:
@@ -155,7 +152,6 @@ class PrivateSteps:
         self._refuse_in_other_modes()
         module, losses, sums = self.trained.module, self._losses, self.terms.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
-        self._prove_equal_bits(drawn)
         self._loading.hold(batch)
         self._unchanged.begin(seen)
         if not self.run.noise.seeded:
@@ -172,21 +168,14 @@ class PrivateSteps:
             refuse_model(self.trained.module)
             self.check.restart()
 
-    def _prove_equal_bits(self, drawn: Sequence[int]) -> None:
-        """Before the first step, see whether a user's numbers depend on who else is in the batch."""
-        if self._compared or len(drawn) < 2 or self._drawn.at_random():
-            return
-        self._compared, module = True, self.trained.module
-        with self.run.rules.listing(), kept(self._loading.streams), unchanged(module, self._owing):
-            parameters, losses = trained_parameters(module), mask_empty_histories(self._losses)
-            self.run.uneven |= not equal_in_any_company(module, parameters, losses, self._drawn.parts, drawn)
-
     def gradient(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
         """Fill every `.grad` with the private gradient of the batch that was drawn; return its mean loss."""
         self._loading.refuse_other(batch)
         known = self._losses  # a bound method is another object each time that it is asked for
         own = known if losses in (known, known.__wrapped__) else ResetCachedTensors(self.trained.module, losses)
-        return self._gradient(parameters, own, batch, self._alone, self.run.record)
+        loss = self._gradient(parameters, own, batch, self._alone, self.run.record)
+        self.run.uneven |= self.check.uneven
+        return loss
 
     def _alone(self, part: Any, place: int) -> Any:
         return self._loading.alone(part, place, self._drawn.users)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from dprec_kernels.ordering import is_among
 _log = logging.getLogger(__name__)
 
 SAME_LOSS = 1e-6  # of a loss in float64, beside 1
+SAME_ENGINE_LOSS = 1e-5  # of one in float32
 TOUCHING = 1e-3  # of a gradient's norm: by so much it may differ among others
 ROUGH = 1e-4  # the norm below which a gradient in the model's own precision is rounding
 # By how many clipping norms what the engine makes may differ. In bfloat16 only gross errors can be told from rounding.
@@ -35,7 +35,6 @@ CONDITION = 4.0  # and by so many times what float32 by itself puts into the gra
 HOPELESS = 0.1  # from here on float32 has no digits of a gradient left, and only sums can be compared
 ROUNDINGS = 6e4  # and by so many times what float32 puts into it: a norm whose terms cancel is raised
 LARGER = 1e-2  # the engine's norm, which has what rounding may hide added to it, relative to the exact one
-NUMBERS = 64  # entries by which a sum is found to be rounded to bfloat16
 
 
 class BrokenPromise(UserError):
@@ -82,36 +81,32 @@ class Judge:
         company, own = self.together, self.recount([alone])
         user = self._plain(alone)
         self.exact = user.gradient(torch.ones(1))
-        share, mixed = self._of_share(alone, own), None
-        if share is not None:  # who is filled up with copies is in company, too
-            mixed = self._of_company(user, own, company)
         return (
-            (mixed if isinstance(mixed, MixedUsers) else share)
-            or _rounded(company)
-            or (self._rounded_by_autocast)
+            self._of_company(user)  # first: who is filled up with copies is in company, too
+            or self._of_share(alone, own)
             or self._of_sum
-            or self._of_company(user, own, company)
+            or self._of_factor(own, company)
             or self._of_counts(own, company)
         )
+
+    def is_even(self, alone: Any) -> bool:
+        """Whether somebody of the company has this user's loss and norm to the last bit.
+
+        A norm takes part of every number of a gradient.
+        """
+        own, company = self.recount([alone]).measured()[:, :2], self.together.measured()[:, :2]
+        return self.together.by_user or bool(own.isnan().any() or (company == own).all(1).any())
 
     def gradient(self, alone: Any) -> Vector:
         """Return a user's gradient in the model's own precision."""
         return self._plain(alone, double=False).gradient(torch.ones(1))
 
-    def strangers(self, users: Sequence[Any]) -> list[int]:
-        """Return which of these users, each in a batch alone, have a loss that nobody of the company has."""
-        if any(plain.by_user for plain in self._among):
-            return []
-        left = [float(loss) for plain in self._among for loss in plain.losses.detach()]
-        found = []
-        for number, alone in enumerate(users):
-            own = float(self._plain(alone).losses.detach().sum())
-            near = min(left, key=lambda loss: abs(loss - own), default=math.inf)
-            if abs(near - own) <= SAME_LOSS * (1 + abs(own)):
-                left.remove(near)
-            else:
-                found.append(number)
-        return found
+    def knows(self, alone: Any) -> bool:
+        """Whether somebody of the company has this user's loss."""
+        own = float(self._plain(alone).losses.detach().sum())
+        losses = [float(loss) for plain in self._among for loss in plain.losses.detach()]
+        near = any(abs(loss - own) <= SAME_LOSS * (1 + abs(own)) for loss in losses)
+        return near or any(plain.by_user for plain in self._among)
 
     @cached_property
     def together(self) -> Recount:
@@ -160,11 +155,9 @@ class Judge:
         scale = float(clipping.scale(torch.tensor(size, dtype=torch.float64))) if known else 0.0
         share = {name: scale * value for name, value in self.exact.items()} if known else {}
         apart = squares(less(own.total, share))
-        mine, wanted, off = norm(own.total) ** 2, norm(share) ** 2, sum(apart.values())
-        # The engine may scale a gradient down whose terms cancel, never up: what is compared is the direction.
-        along = (mine + wanted - off) / 2
-        part = min(1.0, max(0.0, along / wanted)) if wanted else 0.0
-        residual = max(0.0, mine - 2 * part * along + part**2 * wanted) ** 0.5
+        # The engine may scale a gradient down whose terms cancel, never up.
+        part = min(1.0, float(users.scales[0]) / scale) if scale else 0.0
+        residual = norm(less(own.total, {name: part * value for name, value in share.items()}))
         bound, allowed = clipping.max_norm, LOW_BOUND if self._coarse else ALONE
         dropped = bool(users.scales[0] == 0) and scale * size > 0.5 * bound
         found, slack = float(users.norms[0]), SMALLEST
@@ -198,12 +191,6 @@ class Judge:
             return None
         size = norm(self.exact)
         return norm(less(plain, self.exact)) / size if size else 0.0
-
-    @cached_property
-    def _rounded_by_autocast(self) -> UserError | None:
-        """The same of the sum as it is, in the mixed precision that the step has around it."""
-        mixed = torch.is_autocast_enabled(self._device) and not self._coarse
-        return _rounded(recount(self.engine, self._company)) if mixed else None
 
     @cached_property
     def _of_sum(self) -> UserError | None:
@@ -240,8 +227,8 @@ class Judge:
     def _among(self) -> list[Plain]:
         return [self._plain(part) for part in self._company]
 
-    def _of_company(self, user: Plain, own: Recount, company: Recount) -> UserError | None:
-        """Say that nobody of the company has this user's gradient, or that the user counts for more there."""
+    def _of_company(self, user: Plain) -> UserError | None:
+        """Say that nobody of the company has this user's gradient."""
         size, loss = norm(self.exact), float(user.losses.detach().sum())
         if any(plain.by_user for plain in self._among) or not size < LARGEST:
             return None
@@ -256,10 +243,8 @@ class Judge:
         for _, plain, row in alike:
             apart = squares(less(plain.of(row), self.exact))
             off = sum(apart.values()) ** 0.5 / max(size, SMALLEST if self._double else ROUGH)
-            if not off < float("inf"):
-                return None  # of which the engine has found a number alone, or refused it
-            if off <= TOUCHING:
-                return self._of_scale(plain.part, row, own, company)
+            if off <= TOUCHING or not off < float("inf"):  # the engine has found a number alone, or refused it
+                return None
             if off < least:
                 least, worst = off, max(apart, key=apart.__getitem__)
         return MixedUsers(
@@ -268,16 +253,17 @@ class Judge:
             "and let collate_fn make row u of them alone"
         )
 
-    def _of_scale(self, part: Any, row: int, own: Recount, company: Recount) -> UserError | None:
-        for piece, users in company.pieces:
-            if piece is part and not self._coarse:
-                more = float(users.scales[row] - own.pieces[0][1].scales[0]) * norm(self.exact)
-                if not users.losses[row].isnan() and abs(more) > LARGER * self.engine.clipping.max_norm:
-                    return BrokenPromise(
-                        f"a user counts for {more / self.engine.clipping.max_norm:.2g} clipping norms more among "
-                        "others than alone"
-                    )
-        return None
+    def _of_factor(self, own: Recount, company: Recount) -> UserError | None:
+        """Say that nobody of the company who has this user's loss counts for as much."""
+        (loss, _, scale), every = own.measured()[0], company.measured()
+        if self._coarse or company.by_user or loss.isnan():
+            return None
+        alike = every[(every[:, 0] - loss).abs() <= SAME_ENGINE_LOSS * (1 + loss.abs())]
+        more = ((alike[:, 2] - scale) * norm(self.exact) / self.engine.clipping.max_norm).tolist()
+        least = min(more, key=abs, default=0.0)
+        if abs(least) <= LARGER:
+            return None
+        return BrokenPromise(f"a user counts for {least:.2g} clipping norms more among others than alone")
 
     def _of_counts(self, own: Recount, company: Recount) -> UserError | None:
         """Say that rows which a user moves are counted for nobody, or otherwise among others."""
@@ -290,20 +276,3 @@ class Judge:
             if not (torch.equal(mine.alike, every.alike) and bool(is_among(mine.rows, every.rows.unique()).all())):
                 return BrokenPromise("which rows of a table a user is counted in depends on who else is in the batch")
         return None
-
-
-def _rounded(found: Recount) -> UserError | None:
-    """Say that a sum has been rounded to bfloat16, although every user's factor has more digits."""
-    scales = torch.cat([torch.zeros(0), *(users.scales.double().cpu() for _, users in found.pieces)])
-    if not bool(scales.any()) or bool(_in_bfloat16(scales[scales != 0]).any()):
-        return None
-    for name, value in found.total.items():
-        numbers = (value.coalesce().values() if value.is_sparse else value).flatten()
-        numbers = numbers[numbers != 0][: 1 << 16]
-        if len(numbers) >= NUMBERS and bool(_in_bfloat16(numbers).all()):
-            return BrokenPromise(f"parameter '{name}': the sum of the users' gradients is rounded to bfloat16")
-    return None
-
-
-def _in_bfloat16(numbers: Tensor) -> Tensor:
-    return numbers.bfloat16().to(numbers.dtype) == numbers

@@ -54,6 +54,11 @@ class Recount:
     counted: list[Counted] = field(default_factory=list)
     by_user: bool = False  # whether anything is drawn at random for each user
 
+    def measured(self) -> Tensor:
+        """Return each user's loss, norm and factor (users, 3)."""
+        users = together([users for _, users in self.pieces])
+        return torch.stack([each.double().cpu() for each in (users.losses, users.norms, users.scales)], 1)
+
 
 def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_draws: bool = True) -> Recount:
     """Sum the users' clipped gradients as a step does. Nothing that is owed is paid: rows are read as they lie.

@@ -69,6 +69,8 @@ class SelfCheck(StepCheck):
         self._engine: Engine | None = None  # of a step that is checked
         self.checked = self._steps = 0
         self._finite = False  # whether somebody had a finite loss
+        self._compared = False  # whether users were computed in two companies
+        self.uneven = False  # whether one's numbers were seen to depend on who else is in the batch
         self.restart()
 
     def restart(self) -> None:
@@ -158,8 +160,9 @@ class SelfCheck(StepCheck):
         self._refuse_kept(judge, users[0], before)
         self._refuse_all_lost(judge, company)
         if self._alone > 0:
-            first = judge.strangers(users)
-            users = [*(users[place] for place in first), *(u for place, u in enumerate(users) if place not in first)]
+            users.sort(key=judge.knows)  # first those whom others have changed
+        if meet and not self._compared:
+            self._compared, self.uneven = True, not all(map(judge.is_even, users[:FIRST]))
         for alone in users[:TRIES]:
             found, exact = judge.problem(alone), judge.exact
             if found is not None and self._again(engine, company, alone, exact) and not self._drawn.at_random(READINGS):

@@ -241,15 +241,6 @@ class RowRules:
             schedule.read_all({name: reads[name] for _, name in own})
 
     @contextmanager
-    def listing(self) -> Iterator[None]:
-        """While users are only looked at, no row that they read is paid for."""
-        self._stepping = True
-        try:
-            yield
-        finally:
-            self._stepping = False
-
-    @contextmanager
     def step(self) -> Iterator[None]:
         """A step: within it the tape announces look-ups, one batch at a time, and each pays for its own rows alone."""
         self._stepping = True
