@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from dprec.gradients.layouts.layout import ATTRIBUTE, MIXED, WRITTEN, Layout
+from dprec.gradients.layouts.layout import ATTRIBUTE, Layout
 from dprec.gradients.uses.expression import EXPRESSION
 from dprec.gradients.uses.low_precision import LOW
 from dprec.gradients.uses.registry import Way
@@ -37,7 +37,7 @@ def form_of(function: Callable[..., Any], args: Any, kwargs: Any, users: int, pa
     >>> form_of(torch.sum, (three, 1), {}, 3, ()) == form_of(torch.sum, (three, 0), {}, 3, ())
     False
     """
-    if MIXED or WRITTEN or function in _OF_VALUES:
+    if function in _OF_VALUES:
         return None
     form: tuple[Any, ...] = (function, *kwargs)
     by_user = False

@@ -88,7 +88,6 @@ class Tape(AsWritten):
         self._names = {id(p): name for name, p in parameters.items()}
         self._precision = OwnPrecision(parameters)
         self._device = next((p.device.type for p in parameters.values()), "cpu")
-        layout.forget_writes()
         self._made: dict[Hashable, Tensor] = {}
         self._by_user: dict[int, tuple[Tensor, int, Tensor]] = {}  # a tensor, its version, its rows by user
         self._running = False  # whether a gradient that comes is of the tape's own backward pass
@@ -286,7 +285,7 @@ class Tape(AsWritten):
                 result = called(func, args, kwargs) if func in REPLACED else func(*args, **kwargs)
                 if not decided.mark(result, self.users):
                     self._precision.refuse(())  # by an autocast of the losses' own it has another type
-                    follow(func, args, kwargs, result, self.users, ())
+                    follow(func, args, kwargs, result, self.users)
                 return result
             if decided.way is not None and self._read is None and not torch.is_autocast_enabled(self._device):
                 return decided.way(self, *args, **kwargs)
@@ -311,12 +310,9 @@ class Tape(AsWritten):
         if not used and by_statistics_of_the_batch(name, args, kwargs):
             raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
-            counted = [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
             result = called(func, args, kwargs)
-            changed = [tensor for tensor, version in counted if tensor._version != version]
-            all_counted = len(counted) == len(tensors)
-            follow(func, args, kwargs, result, self.users, changed if all_counted else None, tensors)
-            if all_counted and not changed:
+            follow(func, args, kwargs, result, self.users, tensors)
+            if kwargs.get("out") is None and not layout.writes_first_argument(name):
                 remember(form, decision_of(result))
             return result
         entry = RULES.get(func)

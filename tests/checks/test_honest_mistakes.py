@@ -191,6 +191,16 @@ class OfTheUserBefore(Model):
         return super().encode(ids.roll(1, 0))
 
 
+class WrittenPart(Model):
+    """The user before is added in place, to a part that has another name."""
+
+    def encode(self, ids: Tensor) -> Tensor:
+        x = super().encode(ids).clone()
+        part = x[1:]
+        part.add_(x[:-1].clone())
+        return x
+
+
 class GradientOfAll(Model):
     """A hook bounds the gradient of the whole batch."""
 
@@ -216,6 +226,7 @@ MIXED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "positions of users": (PositionsOfUsers, "who else is in the batch"),
     "a parameter for each place": (ParameterOfPlace, "place in the batch|who else is in the batch"),
     "the user before": (OfTheUserBefore, "who else is in the batch"),
+    "the user before, written in place": (WrittenPart, "who else is in the batch"),
 }
 
 

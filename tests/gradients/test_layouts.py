@@ -47,29 +47,20 @@ MIXING: dict[str, Operation] = {
     "conv1d without a batch": lambda x: F.conv1d(x, torch.ones(USERS, USERS, 3), padding=1),
     "layer_norm": lambda x: F.layer_norm(x, x.shape),
     "softmax of a default": lambda x: F.softmax(x),
-    "a part of the users": changed(lambda y: y[1:].add_(y[:-1].clone())),
-    "narrow": changed(lambda y: y.narrow(0, 1, USERS - 1).add_(y.narrow(0, 0, USERS - 1).clone())),
-    "diagonal": changed(lambda y: y.diagonal().copy_(y.sum(0)[: min(y.shape)])),
-    "part of a view": lambda x: _of_a_view(x * 1),
+    "a part of the users": changed(lambda y: _added_to_the_next(y)),
     "each with each": lambda x: x[:, None] * x,
     "everybody's columns": lambda x: x[:, x.argmax(1)],
     "indices apart": lambda x: x[:, torch.arange(USERS) % 2, :, torch.arange(USERS) % 3],
     "indices apart, after an ellipsis": lambda x: x[..., torch.arange(USERS) % 2, :, torch.arange(USERS) % 3],
     "a diagonal with one dimension told": lambda x: torch.diagonal(x[:, None].expand(-1, USERS, -1), dim2=2),
     "a table of ids": lambda x: F.embedding(torch.arange(USERS) // 2, (9 * x).long()),
-    "or in place": changed(lambda y: _or_with_the_one_before(y)),
-    "a written buffer": lambda x: _of_a_buffer(x),
-    "in place by detach": changed(lambda y: y.detach().add_(y.sum(0))),
-    "in place by data": changed(lambda y: y.data.add_(y.sum(0))),
     "data": changed(lambda y: setattr(y, "data", y + y.sum(0))),
-    "out": changed(lambda y: torch.add(y, y.sum(0), out=y.detach())),
+    "out": changed(lambda y: torch.add(y, y.sum(0), out=y)),
     "foreach": changed(lambda y: torch._foreach_add_([y], [y.sum(0)])),
-    "a view before a write": lambda x: _seen_before(x),
     "linear with itself": lambda x: F.linear(x, x),
     "conv1d with itself": lambda x: F.conv1d(x, x),
     "einsum, aligned from the last": lambda x: torch.einsum("...j,...j->...", x, x[:, None].expand(-1, USERS, -1)),
     "a part that spans rows": lambda x: _spanning(x),
-    "running statistics": lambda x: _running(x),
     "a layer's weight": lambda x: through_linear(x, x[:, 0], x, torch.tensor(1.0)),
     "roll": lambda x: x.roll((1, 1), (1, 0)),
     "running statistics of torch's own": lambda x: _torchs_running(x),
@@ -99,7 +90,6 @@ APART: dict[str, tuple[str, Operation]] = {
     "instance_norm": ("matrices", F.instance_norm),
     "a mask of this type": ("matrices", lambda x: x.masked_fill(x.new_ones(4, 6).triu() > 0, 0.0)),
     "a draw for each": ("matrices", lambda x: torch.randint(9, (USERS,))),
-    "a column of a buffer": ("matrices", lambda x: _column(x)),
     "einsum of the last dimensions": ("matrices", lambda x: torch.einsum("...ij,jk->...ik", x, torch.ones(6, 2))),
     "an index by range": ("matrices", lambda x: x[range(USERS), x.sum(2).argmax(1)]),
     "softmax by keywords": ("matrices", lambda x: torch.softmax(x, dim=1)),
@@ -112,49 +102,14 @@ def _another(x: Tensor) -> Tensor:
     return x / x.max()
 
 
-def _column(x: Tensor) -> Tensor:
-    buffer = torch.zeros(len(x), 2)
-    buffer[:, 0].copy_(x[:, 0, 0])
-    return buffer
-
-
-def _or_with_the_one_before(y: Tensor) -> None:
-    bits = (9 * y).long()
-    part = bits[1:]
-    part |= bits[:-1].clone()
-    y.copy_(bits)
-
-
-def _of_a_buffer(x: Tensor) -> Tensor:
-    buffer = torch.zeros(x.shape)
-    other = buffer.view(-1)
-    buffer.copy_(x)
-    return x / other.sum()
-
-
-def _seen_before(x: Tensor) -> Tensor:
-    y = x * 1
-    view = y.view(y.shape)
-    y += y.sum(0)
-    return view
+def _added_to_the_next(y: Tensor) -> None:
+    y[1:] += y[:-1].clone()
 
 
 def _spanning(x: Tensor) -> Tensor:
     buffer = torch.zeros(USERS + 9, 6).resize_(USERS, 6)
     torch.as_strided(buffer, (USERS, 6), (6, 7), 5).copy_(x)
     return buffer * 1
-
-
-def _running(x: Tensor) -> Tensor:
-    mean, variance = torch.zeros(4), torch.ones(4)
-    F.instance_norm(x, mean, variance, momentum=1.0)
-    return x + mean.sum()
-
-
-def _of_a_view(y: Tensor) -> Tensor:
-    view = y.view(y.shape)
-    view[1:].add_(y[:-1].clone())
-    return view
 
 
 def result(operation: Operation, x: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from dprec.gradients.layouts.layout import (
     Layout,
     layout_of,
     mark,
-    mark_written,
     operation_name,
     tensors_in,
     writes_first_argument,
@@ -33,12 +32,11 @@ def follow(
     kwargs: dict[str, Any],
     result: Any,
     users: int,
-    changed: Sequence[Tensor] | None = None,
     tensors: list[Tensor] | None = None,
 ) -> None:
-    """Give the tensors in `result`, and those `changed` in place, the layout that `function` leaves them with.
+    """Give the tensors in `result`, and what the function writes to by its name, the layout that it leaves them with.
 
-    Without `changed`, the function's name tells what it writes to. `tensors` are those among its arguments.
+    `tensors` are those among its arguments.
     """
     name = operation_name(function)
     if name in METADATA:
@@ -54,14 +52,8 @@ def follow(
         return
     if name == "__set__" and not isinstance(args[1], Tensor):
         return  # `x.requires_grad = True`
-    if changed is None or name == "__set__":
-        changed = _written(name, args, kwargs)
-    for tensor in [result] if isinstance(result, Tensor) else tensors_in(result):
-        if not any(tensor is each for each in changed):
-            mark(tensor, _after(function, args, kwargs, followed, layouts, tensor, users))
-    for tensor in changed:
-        mark_written(tensor, _after(function, args, kwargs, followed, layouts, tensor, users))
-        followed, layouts = _with_layouts(followed)
+    for tensor in (*tensors_in(result), *_written(name, args, kwargs)):
+        mark(tensor, _after(function, args, kwargs, followed, layouts, tensor, users))
 
 
 def _with_layouts(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Layout]]:

@@ -33,62 +33,15 @@ class Layout(NamedTuple):
 
 
 of_users = lru_cache(maxsize=1 << 8)(Layout)  # so many rows of each user, in the batch's order
-# Memory that was written to while losses run, and may have other names, such as a view; held, so that it is no other's
-MIXED: dict[int, torch.UntypedStorage] = {}  # with rows in no known order
-WRITTEN: dict[int, torch.UntypedStorage] = {}  # users' rows into what was nobody's
 
 
 def layout_of(tensor: Tensor) -> Layout | None:
     """Return the tensor's layout; None means that it does not depend on the batch."""
-    known: Layout | None = getattr(tensor, ATTRIBUTE, None)
-    if not (MIXED or WRITTEN) or (known is not None and not known.known):
-        return known
-    begin = _place(tensor)
-    lost = begin in MIXED or (known is None and begin in WRITTEN)
-    return Layout(0, "a write under another name") if lost else known
+    return getattr(tensor, ATTRIBUTE, None)
 
 
 def mark(tensor: Tensor, layout: Layout) -> None:
     setattr(tensor, ATTRIBUTE, layout)
-
-
-def mark_written(tensor: Tensor, layout: Layout) -> None:
-    """Mark a tensor that was written to, and other names of its memory."""
-    before = getattr(tensor, ATTRIBUTE, None)
-    mark(tensor, layout)
-    begin = _place(tensor)
-    if not begin or (layout.known and before is not None):
-        return
-    with torch._C.DisableTorchFunction():
-        base = tensor._base
-        (WRITTEN if layout.known else MIXED)[begin] = tensor.untyped_storage()
-    if layout.known and base is not None and getattr(base, ATTRIBUTE, None) is None and _leads(tensor, base):
-        mark(base, layout)  # a column of a buffer
-
-
-def forget_writes() -> None:
-    """Begin anew, for other losses."""
-    MIXED.clear()
-    WRITTEN.clear()
-
-
-def _place(tensor: Tensor) -> int:
-    """Return where a tensor's memory begins, which all its names share; 0 where it has none that is known."""
-    with torch._C.DisableTorchFunction():
-        try:
-            return tensor.untyped_storage().data_ptr()
-        except RuntimeError:  # sparse, nested, inside torch.vmap, or a table whose rows are elsewhere
-            return 0
-
-
-def _leads(part: Tensor, whole: Tensor) -> bool:
-    """Whether row u of a part lies in row u of the whole."""
-    with torch._C.DisableTorchFunction():
-        if not whole.dim() or part.shape[:1] != whole.shape[:1] or part.stride()[:1] != whole.stride()[:1]:
-            return False
-        first = part.storage_offset() - whole.storage_offset()
-        last = first + sum((size - 1) * step for size, step in zip(part.shape[1:], part.stride()[1:], strict=True))
-        return 0 <= first <= last < whole.stride(0)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
