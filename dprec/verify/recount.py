@@ -29,7 +29,7 @@ class Engine:
     """What a step is made by."""
 
     parameters: Mapping[str, nn.Parameter]
-    tables: Collection[str]  # names of those that are looked up
+    tables: Collection[str]  # names
     losses: Losses
     clipping: Clipping
     rules: RowRules
@@ -67,7 +67,7 @@ def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_dra
     are `chosen`, what users add to others is left out.
     """
     found, rules, parameters = Recount(), engine.rules, engine.parameters
-    sums: dict[str, Tensor | RowSum] = {}
+    sums: dict[str, Tensor] = {}
 
     @contextmanager
     def drawn(part: Any) -> Iterator[None]:
@@ -85,25 +85,17 @@ def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_dra
     def add(taken: Recorded) -> ClippedUsers:
         rules.refuse_whole(taken)
         taken = rules.restricted(taken) if chosen else taken
-        looked_up = {
-            name: rows for name in engine.tables if not rules.over(name) and (rows := _places(taken, name)) is not None
-        }
-        own = dict(sums)
+        own: dict[str, Tensor | RowSum] = {}
         for name, parameter in parameters.items():
-            if name in looked_up:
-                size = (len(looked_up[name]), *parameter.shape[1:])
-                own[name] = torch.zeros(size, dtype=torch.float64, device=parameter.device)
-            elif name not in sums:
-                own[name] = sums[name] = (
-                    RowSum(parameter.shape, parameter.dtype, parameter.device)
-                    if rules.over(name)
-                    else torch.zeros_like(parameter, dtype=torch.float64).detach()
-                )
+            if as_look_ups(taken.contributions.get(name, ())):
+                own[name] = RowSum(parameter.shape, parameter.dtype, parameter.device)
+            else:
+                if name not in sums:
+                    sums[name] = torch.zeros_like(parameter, dtype=torch.float64).detach()
+                own[name] = sums[name]
         users = add_recorded(own, taken, engine.clipping)
-        for name, rows in looked_up.items():
-            values = own[name]
-            assert isinstance(values, Tensor)
-            add_to(found.total, name, of_rows(rows, values, parameters[name].shape, merged=True))
+        for name, total in as_vector({name: own[name] for name in own if own[name] is not sums.get(name)}).items():
+            add_to(found.total, name, total)
         return users
 
     def again(one: Any) -> ClippedUsers:
@@ -115,7 +107,7 @@ def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_dra
     for one, own in pieces:
         _count(found, rules.counted(own))
         found.pieces.append((one, add_rest_alone(add(own), one, again, engine.alone)))
-    for name, total in as_vector(sums).items():
+    for name, total in sums.items():
         add_to(found.total, name, total)
     return found
 
@@ -161,16 +153,6 @@ def squares(vector: Vector) -> dict[str, float]:
 
 def norm(vector: Vector) -> float:
     return sum(squares(vector).values()) ** 0.5
-
-
-def _places(recorded: Recorded, name: str) -> Tensor | None:
-    """Number the rows of a table that is only looked up; return them, None for another table."""
-    reads = as_look_ups(recorded.contributions.get(name, ()))
-    if not reads:
-        return None
-    rows = distinct(torch.cat([use.ids.flatten() for use in reads]))
-    recorded.contributions[name] = [use.numbered(rows) for use in reads]
-    return rows
 
 
 def _count(found: Recount, more: Sequence[tuple[Tensor, Tensor]]) -> None:

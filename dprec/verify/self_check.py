@@ -29,7 +29,7 @@ from dprec.gradients.uses.batches import batch_tensors, select_users
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.tables import tables_of
 from dprec.verify.drawn import READINGS, Drawn
-from dprec.verify.generators import Generators, kept
+from dprec.verify.generators import kept, position
 from dprec.verify.late_noise import LateNoise
 from dprec.verify.noise_watch import NoiseWatch
 from dprec.verify.one_share import BrokenPromise, Judge
@@ -90,7 +90,7 @@ class SelfCheck(StepCheck):
             self._engine = Engine(
                 step.parameters, self._tables, step.losses, self._clipping, self._rules, self._drawn.streams, step.alone
             )
-            self._parts, self._then = step.parts, Generators.now(self._drawn.streams)
+            self._parts, self._to_the_beginning = step.parts, position(self._drawn.streams)
             with kept(self._drawn.streams):
                 self._refuse_rows(step)
                 if step.parts:
@@ -236,7 +236,7 @@ class SelfCheck(StepCheck):
 
     def _compare_with_released(self, engine: Engine, released: Vector) -> None:
         """Refuse sums that are not what the engine gives for the same micro-batches and the same draws."""
-        self._then.restore()
+        self._to_the_beginning()
         again = recount(engine, self._parts, chosen=True, same_draws=False).total
         off: dict[str, float] = {}
         for name, total in released.items():

@@ -48,10 +48,6 @@ class LookUp(Contribution):
         """Return what is left where no other rows than these, which ascend, may change."""
 
     @abstractmethod
-    def numbered(self, rows: Tensor) -> LookUp:
-        """Return the same in a table that holds these rows alone, which ascend."""
-
-    @abstractmethod
     def ids_of(self, user: slice) -> Tensor:
         """Return the ids (n,) that this user reads."""
 
@@ -129,9 +125,6 @@ class Rows(LookUp):
 
     def only(self, rows: Tensor) -> Rows:
         return Rows(self.ids, zeroed(self.values, ~is_among(self.ids, rows)))
-
-    def numbered(self, rows: Tensor) -> Rows:
-        return Rows(torch.searchsorted(rows, self.ids.contiguous()), self.values)
 
     def ids_of(self, user: slice) -> Tensor:
         return self.ids[user].flatten()
@@ -259,6 +252,7 @@ class SharedRows(OfProducts, LookUp):
         return SharedRows(self.ids[kept], self.left[:, :, kept], self.right)
 
     def numbered(self, rows: Tensor) -> SharedRows:
+        """Return the same in a table that holds these rows alone, which ascend."""
         return SharedRows(torch.searchsorted(rows, self.ids.contiguous()), self.left, self.right)
 
     def ids_of(self, user: slice) -> Tensor:
