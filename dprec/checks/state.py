@@ -31,10 +31,10 @@ class Unchanged:
         self._names = trained_parameters(module).keys()
         self._before: State = {}
 
-    def begin(self, seen: State | None = None) -> None:
-        """Look at the model, of which `seen` is what somebody saw who looked just before, by the same names."""
+    def begin(self) -> None:
+        """Look at the model."""
         refuse_frozen(self._names, trained_parameters(self._module).keys())
-        self._before = quick_state(held(self._module, self._owing), seen)
+        self._before = quick_state(held(self._module, self._owing))
 
     def end(self) -> None:
         """Refuse what was written since; to be called before the optimizer moves anything."""
@@ -57,20 +57,9 @@ def held(module: nn.Module, owing: Collection[int] = ()) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in each.items() if id(tensor) not in owing}
 
 
-def quick_state(tensors: Mapping[str, Tensor], seen: State | None = None) -> State:
-    """Return what tells one state of these tensors from another, at a price for every step.
-
-    `seen` is such a state: whatever has the memory and version that it had there counts as it was there, so that it is
-    not summed again.
-    """
-    found: dict[str, Any] = {}
-    for name, tensor in tensors.items():
-        place, before = (tensor.data_ptr(), tensor._version), (seen or {}).get(name)
-        if before is not None and before[:2] == place:
-            found[name] = before
-        else:
-            found[name] = (*place, checksum(tensor) if tensor.numel() <= AT_ONCE else 0)
-    return found
+def quick_state(tensors: Mapping[str, Tensor]) -> State:
+    """Return what tells one state of these tensors from another, at a price for every step."""
+    return {name: (t.data_ptr(), t._version, checksum(t) if t.numel() <= AT_ONCE else 0) for name, t in tensors.items()}
 
 
 def checksum(values: Tensor) -> int:

@@ -21,7 +21,7 @@ from dprec.checks.bypass import (
 )
 from dprec.checks.loading import Loading
 from dprec.checks.same_draws import SameDraws
-from dprec.checks.state import State, Unchanged, unchanged
+from dprec.checks.state import Unchanged, unchanged
 from dprec.contract import Losses
 from dprec.distributed.ranks import ALONE, Ranks, fingerprint, pieces
 from dprec.gradients.parameters import padding_rows, trained_parameters
@@ -139,11 +139,8 @@ class PrivateSteps:
             made = [row for part in self._loading.of(users) for row in batch_tensors(part)]
         return fingerprint([pieces(row) for row in made])
 
-    def draw(self, batch: Any, seen: State | None = None) -> None:
-        """Take the batch of the coming step, if it is what the sampler drew.
-
-        `seen` is the model's `quick_state` of just before, where the caller has looked at it.
-        """
+    def draw(self, batch: Any) -> None:
+        """Take the batch of the coming step, if it is what the sampler drew."""
         self._refuse_changed_gradients()
         self.run.sampling.refuse_changed(self._loading.sampler)
         drawn: Sequence[int] = self._loading.drawn(self.run.steps)
@@ -153,7 +150,7 @@ class PrivateSteps:
         module, losses, sums = self.trained.module, self._losses, self.terms.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
         self._loading.hold(batch)
-        self._unchanged.begin(seen)
+        self._unchanged.begin()
         if not self.run.noise.seeded:
             self._loading.streams.reseed()
 

@@ -260,9 +260,8 @@ class Training:
                     self._loading.refuse_left()
                     return
                 batch = self._loading.transfer(drawn)
-                seen = self._look()
-                refuse_written(self._after, seen)  # also by what makes batches
-                steps.draw(batch, seen)
+                self._refuse_written()  # also by what makes batches
+                steps.draw(batch)
             self._order.drawn(batch)
             yield batch
             self._order.refuse_skipped()
