@@ -209,8 +209,6 @@ CALLS = [
             ("valid", (1,), 1),
         )
     ),
-    Call(torch.take, "input index", lambda g: [g.table, g.ids]),
-    Call(T.take, "self index", lambda g: [g.table, g.ids]),
     Call(F.group_norm, "input num_groups weight bias eps", lambda g: [g.back, DIM, g.b, g.b * 2, 1e-3]),
     Call(
         F.instance_norm,

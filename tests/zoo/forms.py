@@ -259,7 +259,6 @@ EXACT: dict[str, Form] = {
         lambda: {"deep": nn.RNN(DIM, 3, 2, batch_first=True), "cell": nn.RNNCell(DIM, 3, nonlinearity="relu")},
     ),
     "`nn.EmbeddingBag` with weights": Form(bag, lambda: {"table": p(ITEMS, DIM)}),
-    "`torch.take`": Form(lambda m, x, ids: torch.take(m.bias, ids), lambda: {"bias": p(ITEMS)}),
     "low-rank updates (LoRA)": Form(
         lambda m, x, ids: F.linear(x, m.mix.weight + m.up @ m.down),
         lambda: {"up": p(DIM, 2), "down": p(2, DIM), **linear()},
@@ -310,6 +309,7 @@ ALONE: dict[str, Form] = {
         lambda m, x, ids: m.mix(x, x.tanh()), lambda: {"mix": nn.Bilinear(DIM, DIM, 3)}, "mix.weight.*bilinear"
     ),
     "`torch.cdist`": Form(lambda m, x, ids: torch.cdist(x, m.rows), lambda: {"rows": p(3, DIM)}, "rows.*cdist"),
+    "`torch.take`": Form(lambda m, x, ids: torch.take(m.bias, ids), lambda: {"bias": p(ITEMS)}, "bias.*take"),
     "`gather` from a parameter": Form(
         lambda m, x, ids: m.bias.expand(len(ids), -1).gather(1, ids), lambda: {"bias": p(ITEMS)}, "bias.*gather"
     ),

@@ -14,7 +14,7 @@ from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, Rows
 from dprec.gradients.layouts.layout import layout_of, mark
-from dprec.gradients.uses.arguments import at_least_float32, named
+from dprec.gradients.uses.arguments import at_least_float32
 from dprec.gradients.uses.expression import Expression, express
 from dprec.gradients.uses.look_up import look_up_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
@@ -97,15 +97,6 @@ def index(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
 def index_select(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     call = look_up_of(function, args, kwargs, tape.trainable)
     return NotImplemented if call is None else _look_up(tape, call.table, call.ids, None)
-
-
-@rule(torch.take, Tensor.take)
-def take(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
-    given = named(("input", "index"), args, kwargs)
-    if not tape.trainable(given["input"]):
-        return NotImplemented
-    with tape:
-        return given["input"].reshape(-1)[given["index"]]
 
 
 def _look_up(tape: Recorder, weight: Tensor, ids: Tensor, padding: int | None) -> Any:

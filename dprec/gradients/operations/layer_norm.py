@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dprec.errors import UncoveredUse
 from dprec.gradients.contributions.base import Contribution
-from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.over_positions import over_positions
 from dprec.gradients.uses.arguments import at_least_float32, named, refuse_of_users
 from dprec.gradients.uses.registry import Operation, Recorder, rule
@@ -32,43 +31,24 @@ def rms_norm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any
     return _normalise(tape, F.rms_norm, given, ("weight",))
 
 
-@rule(F.group_norm)
-def group_norm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
-    names = ("input", "num_groups", "weight", "bias", "eps")
-    given = {"weight": None, "bias": None, "eps": 1e-5} | named(names, args, kwargs)
-    return _in_groups(tape, "group_norm", given, given["num_groups"])
+_OF_CHANNELS: dict[Operation, tuple[str, ...]] = {
+    F.group_norm: ("input", "num_groups", "weight", "bias", "eps"),
+    F.instance_norm: ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps"),
+}
 
 
-@rule(F.instance_norm)
-def instance_norm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
-    """Each channel of a row is a group of its own, unless means of many batches are kept or used."""
-    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
-    given = {"weight": None, "bias": None, "use_input_stats": True, "eps": 1e-5} | named(names, args, kwargs)
-    if given.get("running_mean") is not None or not given["use_input_stats"]:
-        return NotImplemented
-    return _in_groups(tape, "instance_norm", given, given["input"].shape[1])
-
-
-def _in_groups(tape: Recorder, name: str, given: dict[str, Any], groups: int) -> Any:
-    x, scale, shift = given["input"], given["weight"], given["bias"]
+@rule(F.group_norm, F.instance_norm)
+def of_channels(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
+    """Normalise, and then scale and shift each channel."""
+    given = {"weight": None, "bias": None} | named(_OF_CHANNELS[function], args, kwargs)
+    x, scale, shift = given["input"], given.pop("weight"), given.pop("bias")
     if tape.trainable(x):
         return NotImplemented
-    refuse_of_users(name, scale, shift)
-    rows = tape.rows(x, name, scale if tape.trainable(scale) else shift)
-    plain = {name: None if given[name] is None else given[name].detach() for name in ("weight", "bias")}
-
-    def per_user(gradient: Tensor) -> Contribution:
-        each = at_least_float32(gradient.detach()).reshape(tape.users, rows, x.shape[1], -1)
-        return Dense(each.sum((1, 3)))
-
-    def for_scale(gradient: Tensor) -> Contribution:
-        return per_user(gradient * F.group_norm(x.detach(), groups, eps=given["eps"]))
-
-    def for_shift(gradient: Tensor) -> Contribution:
-        return per_user(gradient)
-
-    output = F.group_norm(x, groups, **plain, eps=given["eps"])
-    return tape.record(output, rows, [(scale, for_scale), (shift, for_shift)], kept=[x])
+    each = (-1, *[1] * (x.dim() - 2))
+    with tape:
+        out = function(**given)
+        out = out if scale is None else out * scale.view(each)
+        return out if shift is None else out + shift.view(each)
 
 
 def _normalise(tape: Recorder, function: Callable[..., Any], given: dict[str, Any], affine: tuple[str, ...]) -> Any:

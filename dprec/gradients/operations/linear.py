@@ -86,14 +86,8 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
             kept=[inputs],
         )
     if tape.trainable(left) and not _constant(right) and left.dim() == 2 and right.dim() > 2:
-        rows = tape.rows(right, "matmul", left)
-        columns = tape.by_user(right.mT)
-        return tape.record(
-            left.detach() @ right,
-            rows,
-            [(left, lambda g: Outer(by_user(g.mT, tape.users), columns))],
-            kept=[columns],
-        )
+        with tape:
+            return (right.mT @ left.T).mT
     if tape.trainable(right) and not _constant(left) and right.dim() == 1 and left.dim() > 1:
         rows = tape.rows(left, "matmul", right)
         inputs = tape.by_user(left)

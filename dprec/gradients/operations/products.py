@@ -97,15 +97,5 @@ def addmm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     if layout_of(bias) is not None or bias.dim() != 1:
         return NotImplemented
-    rows = tape.rows(x, "addmm", weight if tape.trainable(weight) else bias)
-    inputs = tape.by_user(x)
-    plain = (each.detach() if tape.trainable(each) else each for each in (bias, x, weight))
-
-    def for_weight(gradient: Tensor) -> Contribution:
-        return Outer(inputs, by_user(gradient, tape.users))
-
-    def for_bias(gradient: Tensor) -> Contribution:
-        own = by_user(gradient, tape.users).sum(1)
-        return Dense(own if bias.shape[0] > 1 else own.sum(1, keepdim=True))
-
-    return tape.record(torch.addmm(*plain), rows, [(weight, for_weight), (bias, for_bias)], kept=[inputs])
+    with tape:
+        return bias + x @ weight

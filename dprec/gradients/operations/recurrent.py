@@ -19,7 +19,6 @@ from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.over_positions import over_positions
 from dprec.gradients.layouts.layout import Layout, layout_of, mark, operation_name
-from dprec.gradients.operations.linear import linear
 from dprec.gradients.uses.arguments import by_user, marked, named, refuse_of_users
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels import recurrent
@@ -193,21 +192,16 @@ def cell(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
                 f"parameter '{tape.name_of(used)}' is used by {name} from a state that is neither constant zeros nor "
                 "each user's own: start from zeros"
             )
-    outer = _linear(tape, x, given["w_ih"], given["b_ih"])
-    inner = _linear(tape, states[0], given["w_hh"], given["b_hh"])
-    if name.startswith("rnn"):
-        return marked((torch.tanh if name == "rnn_tanh_cell" else torch.relu)(outer + inner), rows)
-    if name == "gru_cell":
-        (reset, update, candidate), (to_reset, to_update, to_candidate) = outer.chunk(3, 1), inner.chunk(3, 1)
-        reset, update = torch.sigmoid(reset + to_reset), torch.sigmoid(update + to_update)
-        candidate = torch.tanh(candidate + reset * to_candidate)
-        return marked(torch.lerp(candidate, states[0].to(candidate), update), rows)  # autocast: states may be float32
-    add, keep, candidate, show = (outer + inner).chunk(4, 1)
-    kept = torch.sigmoid(keep) * states[1] + torch.sigmoid(add) * torch.tanh(candidate)
-    return marked(torch.sigmoid(show) * torch.tanh(kept), rows), marked(kept, rows)
-
-
-def _linear(tape: Recorder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    result = linear(tape, F.linear, (x, weight, bias), {})
-    frozen: Tensor = F.linear(x, weight, bias) if result is NotImplemented else result
-    return frozen
+    with tape:
+        outer = F.linear(x, given["w_ih"], given["b_ih"])
+        inner = F.linear(states[0], given["w_hh"], given["b_hh"])
+        if name.startswith("rnn"):
+            return (torch.tanh if name == "rnn_tanh_cell" else torch.relu)(outer + inner)
+        if name == "gru_cell":
+            (reset, update, candidate), (to_reset, to_update, to_candidate) = outer.chunk(3, 1), inner.chunk(3, 1)
+            reset, update = torch.sigmoid(reset + to_reset), torch.sigmoid(update + to_update)
+            candidate = torch.tanh(candidate + reset * to_candidate)
+            return torch.lerp(candidate, states[0].to(candidate), update)  # autocast: states may be float32
+        add, keep, candidate, show = (outer + inner).chunk(4, 1)
+        kept = torch.sigmoid(keep) * states[1] + torch.sigmoid(add) * torch.tanh(candidate)
+        return torch.sigmoid(show) * torch.tanh(kept), kept
