@@ -6,6 +6,7 @@ The author of a model is honest and can be wrong: docs/privacy.md has the list.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -473,6 +474,27 @@ def test_rows_that_are_not_the_drawn_users_are_refused(mistake: str) -> None:
     with pytest.raises(UserError, match=said):
         go(training := start(Model(), loader={"collate_fn": collate}, verify=1.0))
     assert training.steps <= 1
+
+
+@dataclass
+class Sorted:
+    """A batch whose `select` forgets in which order it was asked."""
+
+    x: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def select(self, users: Sequence[int]) -> Sorted:
+        return Sorted(self.x[sorted(users)])
+
+
+def test_a_batch_that_selects_other_users_than_it_is_asked_for_is_refused() -> None:
+    class Unpacked(Model):
+        def losses(self, batch: Any) -> Tensor:
+            return super().losses(batch.x)
+
+    refused(Unpacked, "autograd gives", loader={"collate_fn": lambda rows: Sorted(padded(rows))})
 
 
 def test_a_loader_that_standardises_over_the_batch_is_refused() -> None:
