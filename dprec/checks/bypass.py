@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.parametrizations import _SpectralNorm
-from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim import Optimizer
 
 from dprec.contract import MixesUsers, offers
@@ -103,16 +101,6 @@ def _keeps(part: nn.Module) -> str | None:
         return (
             "spectral_norm writes its vectors in every pass, so that a user's gradient depends on how many passes came "
             "before; use torch.nn.utils.parametrizations.weight_norm or a LayerNorm"
-        )
-    if any(isinstance(hook, WeightNorm) for hook in hooks):
-        return (
-            "torch.nn.utils.weight_norm keeps the weight of the last pass in the module; use the one in "
-            "torch.nn.utils.parametrizations"
-        )
-    if any(isinstance(hook, BasePruningMethod) for hook in hooks):
-        return (
-            "torch.nn.utils.prune keeps the weight of the last pass in the module; call prune.remove, or multiply by a "
-            "mask in a parametrization"
         )
     if any(_of_opacus(getattr(hook, "__self__", None)) for hook in part._forward_hooks.values()):
         return (

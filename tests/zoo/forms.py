@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, rnn, spectral_norm, weight_norm
+from torch.nn.utils import parametrizations, prune, rnn, spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from tests.zoo import Small, enter
@@ -270,6 +270,13 @@ EXACT: dict[str, Form] = {
             "two": parametrizations.orthogonal(nn.Linear(DIM, DIM)),
         },
     ),
+    "the old `weight_norm`, `prune`": Form(
+        lambda m, x, ids: m.two(m.one(x)),
+        lambda: {
+            "one": quiet(lambda: weight_norm(nn.Linear(DIM, DIM))),
+            "two": prune.random_unstructured(nn.Linear(DIM, 3), "weight", 0.5),
+        },
+    ),
     "`torch.func.functional_call`": Form(
         lambda m, x, ids: torch.func.functional_call(m.mix, {"weight": m.weight.T}, (x,)),
         lambda: {"weight": p(DIM, DIM), **linear()},
@@ -392,11 +399,6 @@ REFUSED: dict[str, Form] = {
     ),
     "`spectral_norm`": Form(
         lambda m, x, ids: m.mix(x), lambda: {"mix": spectral_norm(nn.Linear(DIM, 3))}, "spectral_norm writes"
-    ),
-    "the old `weight_norm`": Form(
-        lambda m, x, ids: m.mix(x),
-        lambda: {"mix": quiet(lambda: weight_norm(nn.Linear(DIM, 3)))},
-        "use the one in torch.nn.utils.parametrizations",
     ),
     "`torch.utils.checkpoint`": Form(
         lambda m, x, ids: checkpoint(m.mix, x, use_reentrant=False), linear, "make micro-batches smaller"
