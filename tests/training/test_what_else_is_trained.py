@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import prune
 from torch.utils.data import TensorDataset
 
 from dprec import private
@@ -106,10 +105,3 @@ def test_losses_that_are_no_number_for_each_user_are_refused_in_one_line(
     network = Network()
     with pytest.raises(UserError, match=said):
         trained(network, lambda batch: spoil(network.losses(*batch)), expected_batch=expected, steps=30)
-
-
-def test_a_pruned_layer_is_refused_for_what_it_is() -> None:
-    network = Network()
-    prune.l1_unstructured(network.out, "weight", 0.3)
-    with pytest.raises(UserError, match=r"'out' cannot be trained privately: .*prune\.remove"):
-        trained(network, lambda batch: network.losses(*batch))
