@@ -44,7 +44,8 @@ def steps_of(name: str, seed: int = 0, **options: Any) -> Steps:
     if name == "tied":  # weights of one sign: nearly every user's uses of the table have large cross terms
         for parameter in model.parameters():
             parameter.data.abs_()
-    return Steps(model, People(batch_for(name, FEW["people"], seed=seed)), **options)
+    batch = batch_for(name if name in MODELS else "dual-encoder", FEW["people"], seed=seed)
+    return Steps(model, People(batch), **options)
 
 
 @contextmanager
