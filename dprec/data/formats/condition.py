@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,7 @@ import polars as pl
 from dprec.errors import UserError, first_line
 
 # What a value of text may be in a condition, the likeliest first.
-_NUMBER: tuple[pl.DataType, ...] = (pl.Float64(), pl.String())
-_TRUTH: tuple[pl.DataType, ...] = (pl.Boolean(), pl.String())
-_WORD: tuple[pl.DataType, ...] = (pl.String(),)
-_MISSING: tuple[pl.DataType, ...] = (pl.Float64(), pl.String(), pl.Boolean())
+_KINDS: tuple[pl.DataType, ...] = (pl.Float64(), pl.Boolean(), pl.String())
 
 
 @dataclass(frozen=True)
@@ -74,38 +73,33 @@ class Condition:
             free = [name for name in text if name not in self.types]
             if not free or not len(read):
                 return self._truth(read)
-            kinds = read.select(_kind(name) for name in free).with_row_index("place")
-            found = pl.Series("holds", [None], dtype=pl.Boolean).new_from_index(0, len(read))
-            misfit: UserError | None = None
-            fits = False
-            for key, rows in kinds.group_by(free, maintain_order=True):
-                typing = self._typing(read.schema, dict(zip(free, key, strict=True)))
-                if isinstance(typing, UserError):
-                    misfit = typing
-                    continue
-                fits, places = True, rows["place"]
-                own = read[places].with_columns(_as(name, kind) for name, kind in typing.items())
-                found = found.scatter(places, self._truth(own))
+            return self._of_likeliest(read, free)
         except pl.exceptions.PolarsError as error:
             raise self._failure(error) from None
-        if misfit is not None and not fits:
-            raise misfit
-        return found
 
-    def _typing(self, schema: pl.Schema, kinds: Mapping[str, int]) -> dict[str, pl.DataType] | UserError:
-        """The likeliest types, of rows whose values are of these kinds, for which this is a condition."""
-        problem: UserError | None = None
-        for types in product(*(_KINDS[kind] for kind in kinds.values())):
-            typing = dict(zip(kinds, types, strict=True))
+    def _of_likeliest(self, read: pl.DataFrame, free: Sequence[str]) -> pl.Series:
+        """Each row by the likeliest types that its own values have, of those for which this is a condition."""
+        typed = {(name, kind): _as(read[name], kind) for name in free for kind in _KINDS}
+        fits = {(name, kind): own.is_not_null() | read[name].is_null() for (name, kind), own in typed.items()}
+        found = pl.Series("holds", [None], dtype=pl.Boolean).new_from_index(0, len(read))
+        left, problem = found.is_null(), None
+        for kinds in product(_KINDS, repeat=len(free)):
+            typing = list(zip(free, kinds, strict=True))
+            rows = reduce(and_, map(fits.__getitem__, typing), left)
+            if not rows.any():
+                continue
+            own = read.with_columns(typed[each].alias(each[0]) for each in typing).filter(rows)
             try:
-                self._truth(pl.DataFrame(schema={**schema, **typing}))
-                return typing
+                self._truth(own.clear())  # which tells for all rows alike: a value that fails ends the reading
             except UserError as error:
                 problem = problem or error
             except pl.exceptions.PolarsError as error:
                 problem = problem or self._failure(error)
-        assert problem is not None
-        return problem
+            else:
+                found, left = found.scatter(rows.arg_true(), self._truth(own)), left & ~rows
+        if problem is not None and left.all():
+            raise problem
+        return found
 
     def _truth(self, rows: pl.DataFrame) -> pl.Series:
         found = rows.select(self.expression.alias("holds"))["holds"]
@@ -120,25 +114,17 @@ class Condition:
         return UserError(f"data.where is '{self.text}', which fails on {self.part}: {reason}")
 
 
-_KINDS = (_WORD, _NUMBER, _TRUTH, _MISSING)
-
-
-def _kind(name: str) -> pl.Expr:
-    """What a text is: a place in `_KINDS`."""
-    text = pl.col(name)
-    number = text.cast(pl.Float64, strict=False).is_not_null()
-    truth = text.is_in(["true", "false"])
-    return pl.when(text.is_null()).then(3).when(number).then(1).when(truth).then(2).otherwise(0).alias(name)
-
-
 def _without_edges(name: str) -> pl.Expr:
     """A text without white space at its ends; an empty one is a missing value, as it is where nobody put quotes."""
     text = pl.col(name).str.strip_chars()
     return pl.when(text != "").then(text).alias(name)
 
 
-def _as(name: str, kind: pl.DataType) -> pl.Expr:
-    return pl.col(name) == "true" if kind == pl.Boolean else pl.col(name).cast(kind)
+def _as(text: pl.Series, kind: pl.DataType) -> pl.Series:
+    """Values of text as such values; null where they are none."""
+    if kind == pl.Boolean:
+        return text.replace_strict({"true": True, "false": False}, default=None, return_dtype=kind)
+    return text.cast(kind, strict=False)
 
 
 _NODES = {"BinaryExpr", "Cast", "Ternary", "Alias", "Function"}
