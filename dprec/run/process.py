@@ -9,13 +9,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
 import torch
 
 from dprec.distributed.first import first_process
 from dprec.errors import UserError
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 # Ctrl-C: the step that it falls into is the last, and saved; a second one ends the run at once.
 

@@ -86,7 +86,11 @@ def test_what_needs_no_model_waits_for_none(words: list[str], trained: Path, log
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "most"),
-    [(["recommend", "RUN", "--history", "1 2"], 750), (["plan", "quickstart", "--users", "6040"], 1600)],
+    [
+        (["recommend", "RUN", "--history", "1 2"], 750),
+        (["evaluate", "RUN"], 1600),
+        (["plan", "quickstart", "--users", "6040"], 1600),
+    ],
 )
 def test_what_trains_nothing_leaves_lightning_out(words: list[str], most: int, trained: Path, here: Path) -> None:
     """Seconds are the machine's; how many modules there are beside torch's is not: Lightning has three thousand."""

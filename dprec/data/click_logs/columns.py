@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -195,7 +195,7 @@ class ClickColumns:
     def wanted(self) -> NamedColumns:
         """The columns of training."""
         roles: dict[str, str | None] = {"label": self.label, "user": self.user, "time": self.time}
-        return _Wanted(roles | self._features, self.where)
+        return NamedColumns(roles | self._features, self.where)
 
     def wanted_to_predict(self, beside: Sequence[str]) -> NamedColumns:
         """The features of all rows, and columns that are kept beside what is predicted."""
@@ -212,13 +212,6 @@ class ClickColumns:
     def _features(self) -> dict[str, str | None]:
         roles: dict[str, str | None] = {role(number): number.column for number in self.numbers}
         return roles | {role(category): category.column for category in self.categories}
-
-
-class _Wanted(NamedColumns):
-    settings: ClassVar = {
-        **{role: f"{role}_column" for role in ("label", "user", "time")},
-        **{"Number": "numbers", "Category": "categories"},
-    }
 
 
 def kept(column: str) -> str:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from dprec.errors import UserError
 from dprec.notices import say
@@ -20,6 +19,8 @@ GUESSES = {
 BY_ROW = "rows"  # the time column of a log whose rows are in time order
 _OF_DAY = ("time", "eventtime")  # may be a time of day without the day
 _DAYS = ("date", "day", "eventdate")
+# The setting that names a role's column, by the first word of the role, where it is not `data.<role>_column`.
+_SETTINGS = {"Number": "numbers", "Category": "categories", "kept": ""}
 
 
 @dataclass
@@ -48,12 +49,8 @@ class Wanted:
 
 
 class NamedColumns(Wanted):
-    """Columns of which none is guessed, such as those of clicks and texts; a list is one value.
+    """Columns of which none is guessed, such as those of clicks and texts; a list is one value."""
 
-    `settings` has the setting that asks for a role's column, by the first word of the role.
-    """
-
-    settings: ClassVar[Mapping[str, str]] = {}
     lists_are_events = False
 
     def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
@@ -61,7 +58,8 @@ class NamedColumns(Wanted):
         asked: dict[str, list[str]] = {}
         for role, name in self.columns.items():
             if name not in names and name not in self.partition:
-                setting = self.settings.get(role.partition(" ")[0], "")
+                kind = role.partition(" ")[0]
+                setting = _SETTINGS.get(kind, f"{kind}_column")
                 if not any(f"'{name}'" in others for others in asked.values()):
                     asked.setdefault(setting, []).append(f"'{name}'")
         if asked:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -52,10 +51,6 @@ class TextColumns:
         return labels(text, batch["row"], part, self.label, classes, wanted, wanted)
 
 
-class _Wanted(NamedColumns):
-    settings: ClassVar = {role: f"{role}_column" for role in ("text", "pair", "label", "user")}
-
-
 def read_texts(path: Path, columns: TextColumns) -> pl.DataFrame:
     """Read labelled texts: a file, a folder of parts, or a pattern.
 
@@ -69,8 +64,8 @@ def read_texts(path: Path, columns: TextColumns) -> pl.DataFrame:
         texts.append(pl.DataFrame([column.cast(pl.String).fill_null("") for column in here]))
         return {"label": columns.number(batch, part)}
 
-    wanted = _Wanted({"text": columns.text, "pair": columns.pair, "label": columns.label, "user": columns.user})
-    wanted.where = columns.where
+    roles = {"text": columns.text, "pair": columns.pair, "label": columns.label, "user": columns.user}
+    wanted = NamedColumns(roles, columns.where)
     rows = LogReader(path, wanted, features, by_name(columns.format)).read()
     rows.refuse_none()
     label, users = rows.columns["label"], rows.columns.get("user")
