@@ -5,8 +5,8 @@ There are three kinds of data, `sequences`, `clicks` and `texts`, with `module` 
     formats     what a file is: its rows, whatever it is written in
     logs        one reader of its rows, one store of columns, in memory or in mapped files, ids, and events by user
     datasets    a dataset's name → such a log, real, invented or a stand-in
-    selection   which items and users count, what of them is held out, and some users' histories → a batch
-    click_logs  the columns of clicks, known logs, and records one by one or by person
+    selection   which items and users count, what of them is held out, and drawn users or records → batches
+    click_logs  the columns of clicks, and records in time order
     labelled_texts  texts with labels, and their tokens
     draws       who takes part in a step, how long a run is, and the model's input
 """

@@ -12,7 +12,7 @@ from dprec.data.click_logs.log import ClickLog
 from dprec.data.datasets.click_presets import PRESETS, ClickDataset, criteo_rows, open_clicks
 from dprec.data.draws.poisson import PeriodBatches, UserBatches, batch_of
 from dprec.data.formats import AUTO
-from dprec.data.logs.stand_in import OnMissing
+from dprec.data.logs.parts import OnMissing
 from dprec.data.logs.store import content_of
 from dprec.data.module import CutLog, Law, RecordData
 from dprec.errors import UserError

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from dprec.data.datasets.invented import synthetic_interactions
 from dprec.data.datasets.source import Dataset, open_source
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
-from dprec.data.draws.of_users import OneTarget
+from dprec.data.draws.poisson import OneTarget
 from dprec.data.formats import AUTO
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Histories, Interactions, Split
@@ -28,7 +28,7 @@ from dprec.data.logs.interactions import (
     read_frame,
     settings_of,
 )
-from dprec.data.logs.stand_in import OnMissing, Source
+from dprec.data.logs.parts import OnMissing, Source
 from dprec.data.logs.store import content_of
 from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue

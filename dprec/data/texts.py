@@ -22,8 +22,7 @@ from dprec.data.labelled_texts.log import (
     read_texts,
 )
 from dprec.data.labelled_texts.tokens import Tokenizer, tokenizer_of
-from dprec.data.logs.parts import holds_parts
-from dprec.data.logs.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
 from dprec.data.logs.store import content_of
 from dprec.data.module import CutLog, Law, RecordData
 from dprec.errors import UserError

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from dprec.data import Catalogue
-from dprec.data.draws.of_users import OneTarget
+from dprec.data.draws.poisson import OneTarget
 from dprec.data.logs.histories import Histories, Interactions, visits
 from dprec.data.selection.catalogue import build_histories
 from dprec.data.selection.held_out import leave_one_out

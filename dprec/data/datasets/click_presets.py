@@ -12,8 +12,7 @@ from typing import Any, Literal
 from dprec.data.click_logs.columns import ClickColumns
 from dprec.data.click_logs.log import ClickLog, read_clicks
 from dprec.data.datasets.invented import FEATURES, NUMBERS, criteo_clicks, named_clicks
-from dprec.data.logs.parts import holds_parts
-from dprec.data.logs.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
 from dprec.errors import UserError
 
 ClickDataset = Literal["criteo-kaggle", "criteo-days", "avazu", "taobao", "movielens-clicks", "clicks", "synthetic"]

@@ -8,8 +8,7 @@ from typing import Literal
 
 from dprec.data.datasets import movielens
 from dprec.data.logs.histories import Interactions
-from dprec.data.logs.parts import holds_parts
-from dprec.data.logs.stand_in import OnMissing, Source, refuse_unknown, stand_in
+from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
 from dprec.errors import UserError
 
 Dataset = Literal[

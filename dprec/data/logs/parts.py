@@ -1,9 +1,12 @@
-"""The files of a log: one file, a folder's parts, or those of a pattern with `*`."""
+"""The files of a log: a file, a folder's parts, or those of a pattern with `*`; invented data where there are none."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Literal, TypeVar, get_args
 from urllib.parse import unquote
 
 from dprec.data.formats import ENDINGS
@@ -74,3 +77,32 @@ def _matching(path: Path) -> list[Path]:
 def _pattern(path: Path) -> int | None:
     """The first part of a path that is a pattern."""
     return next((number for number, part in enumerate(path.parts) if re.search(r"[*?\[]", part)), None)
+
+
+OnMissing = Literal["error", "stand-in"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Source(Generic[T]):
+    """The data, its name, and the sentence to print if it is not the requested data."""
+
+    found: T
+    name: str
+    notice: str | None = None
+
+
+def stand_in(
+    dataset: str, problem: str, wanted: str, on_missing: OnMissing, invent: Callable[[], T], invented: str
+) -> Source[T]:
+    """If a dataset is missing, `on_missing` decides: raise an error, or return invented data under another name."""
+    if on_missing == "error":
+        raise UserError(f"{problem}: {wanted}")
+    consequence = f"this run uses invented {invented}: these are not {dataset}'s figures and say nothing about it"
+    notice = f"STAND-IN DATA: {problem}; {consequence}. To train on {dataset}: {wanted}."
+    return Source(invent(), f"{dataset}-stand-in", notice)
+
+
+def refuse_unknown(on_missing: str) -> None:
+    if on_missing not in get_args(OnMissing):
+        raise UserError(f"data.on_missing is '{on_missing}': give {' or '.join(get_args(OnMissing))}")

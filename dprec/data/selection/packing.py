@@ -16,7 +16,7 @@ from dprec.data.draws.poisson import batch_of
 from dprec.errors import UserError
 
 if TYPE_CHECKING:
-    from dprec.data.draws.of_users import OneTarget
+    from dprec.data.draws.poisson import OneTarget
     from dprec.data.logs.histories import EventContext, Histories, Split
     from dprec.data.selection.held_out import SplitHistories
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dprec.data.logs.histories import Histories, Interactions
-from dprec.data.logs.stand_in import Source
+from dprec.data.logs.parts import Source
 from dprec.data.selection.catalogue import Catalogue, build_histories
 from dprec.data.selection.held_out import (
     HoldOutEvents,

@@ -9,8 +9,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from dprec.data.draws.buckets import Buckets
-from dprec.data.draws.of_users import DrawsOfUsers
-from dprec.data.draws.poisson import batch_of
+from dprec.data.draws.poisson import DrawsOfUsers, batch_of
 from dprec.data.selection.packing import pack
 
 _STREAM = 0x7265636F726473  # keeps the draws of records apart from other draws from the same seed
