@@ -24,26 +24,8 @@ class EventContext:
     codes: np.ndarray  # (E,) int32
 
 
-class Events:
-    """What histories and a log have in common: the items of events, and their context where there is some."""
-
-    context: EventContext | None
-
-    @property
-    def _columns(self) -> dict[str, np.ndarray]:
-        raise NotImplementedError
-
-    def at(self, places: slice | np.ndarray) -> dict[str, np.ndarray]:
-        """The items, and the context's codes, of the events at these places."""
-        return {name: column[places] for name, column in self._columns.items()}
-
-    def context_of(self, columns: Mapping[str, np.ndarray]) -> EventContext | None:
-        """The context of events that were taken from these."""
-        return None if self.context is None else replace(self.context, codes=columns["codes"])
-
-
 @dataclass(frozen=True)
-class Interactions(Events):
+class Interactions:
     """Events of a log: grouped by user, in time order inside a user, items numbered by `item_ids`."""
 
     offsets: np.ndarray  # (N + 1,) int64: user u's events are offsets[u] to offsets[u + 1]
@@ -84,9 +66,9 @@ class Interactions(Events):
     def _columns(self) -> dict[str, np.ndarray]:
         return {"items": self.item} | ({} if self.context is None else {"codes": self.context.codes})
 
-    def forget(self) -> None:
-        """Take what was read of mapped files out of this process's memory."""
-        forget(self.offsets, *self._columns.values())
+    def context_of(self, columns: Mapping[str, np.ndarray]) -> EventContext | None:
+        """The context of events that were taken from the columns of portions."""
+        return None if self.context is None else replace(self.context, codes=columns["codes"])
 
     @property
     def lengths(self) -> np.ndarray:  # (N,) events of each user that training may know
@@ -99,14 +81,14 @@ class Interactions(Events):
         for first, end in blocks(self.offsets, rows):
             place = slice(self.offsets[first], self.offsets[end])
             user = np.repeat(np.arange(end - first, dtype=np.int32), np.diff(self.offsets[first : end + 1]))
-            columns = self.at(place)
+            columns = {name: column[place] for name, column in self._columns.items()}
             part = np.zeros(len(user), dtype=np.uint8)
             if self.rule is not None:
                 part = self.rule.part(self, place, user)
                 order = np.lexsort((part, user))
                 part, columns = part[order], {name: column[order] for name, column in columns.items()}
             yield Portion(slice(first, end), user, part, columns)
-            self.forget()
+            forget(self.offsets, *self._columns.values())
 
 
 class Portion(NamedTuple):
@@ -138,7 +120,7 @@ class HeldOutRule(Protocol):
 
 
 @dataclass(frozen=True)
-class Histories(Events):
+class Histories:
     """Items of user u in time order: `items[starts[u]:ends[u]]`. Of a long log these arrays are mapped from files."""
 
     starts: np.ndarray  # (N,) int64, ascending
@@ -163,10 +145,6 @@ class Histories(Events):
     def lengths(self) -> np.ndarray:  # (N,) int64
         return np.asarray(self.ends - self.starts)
 
-    @property
-    def _columns(self) -> dict[str, np.ndarray]:
-        return {"items": self.items} | ({} if self.context is None else {"codes": self.context.codes})
-
     def of(self, user: int) -> np.ndarray:
         return self.items[self.starts[user] : self.ends[user]]
 
@@ -188,7 +166,7 @@ class Histories(Events):
 
     def forget(self) -> None:
         """Take what was read of mapped files out of this process's memory."""
-        forget(self.starts, self.ends, *self._columns.values())
+        forget(self.starts, self.ends, self.items, *(() if self.context is None else (self.context.codes,)))
 
 
 def spans(first: np.ndarray, lengths: np.ndarray) -> np.ndarray:
