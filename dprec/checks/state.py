@@ -97,15 +97,3 @@ def unchanged(module: nn.Module, owing: Collection[int] = ()) -> Iterator[None]:
     before = quick_state(held(module, owing))
     yield
     refuse_changed(before, quick_state(held(module, owing)))
-
-
-def attributes(module: nn.Module) -> list[tuple[nn.Module, dict[str, Any]]]:
-    """Return what each part of a module holds, for `restore_attributes`."""
-    return [(part, dict(vars(part))) for part in module.modules()]
-
-
-def restore_attributes(before: list[tuple[nn.Module, dict[str, Any]]]) -> None:
-    """Give each part what it held, whatever losses have set since."""
-    for part, values in before:
-        vars(part).clear()
-        vars(part).update(values)

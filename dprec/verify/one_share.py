@@ -74,11 +74,12 @@ class Judge:
         self._device = next((p.device.type for p in engine.parameters.values()), "cpu")
         self._coarse = any(p.dtype in LOW[1:] for p in engine.parameters.values())
         self._double = True
+        self._own: dict[int, Recount] = {}  # of the users of the company, each alone
         self.exact: Vector = {}  # of the user who was looked at last
 
     def problem(self, alone: Any) -> UserError | None:
         """Return what is wrong with what a user of the company adds, whose batch `alone` this is."""
-        company, own = self.together, self.recount([alone])
+        company, own = self.together, self.of(alone)
         user = self._plain(alone)
         self.exact = user.gradient(torch.ones(1))
         return (
@@ -94,12 +95,14 @@ class Judge:
 
         A norm takes part of every number of a gradient.
         """
-        own, company = self.recount([alone]).measured()[:, :2], self.together.measured()[:, :2]
+        own, company = self.of(alone).measured()[:, :2], self.together.measured()[:, :2]
         return self.together.by_user or bool(own.isnan().any() or (company == own).all(1).any())
 
-    def gradient(self, alone: Any) -> Vector:
-        """Return a user's gradient in the model's own precision."""
-        return self._plain(alone, double=False).gradient(torch.ones(1))
+    def of(self, alone: Any) -> Recount:
+        """Return what the engine adds up for a user alone."""
+        if id(alone) not in self._own:
+            self._own[id(alone)] = self.recount([alone])
+        return self._own[id(alone)]
 
     def knows(self, alone: Any) -> bool:
         """Whether somebody of the company has this user's loss."""

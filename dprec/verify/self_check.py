@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 
 from dprec.checks.loading import alike
 from dprec.checks.perturbed import perturbed_weights
-from dprec.checks.state import State, attributes, held, quick_state, refuse_changed, refuse_frozen, restore_attributes
+from dprec.checks.state import State, held, quick_state, refuse_changed
 from dprec.errors import MixedUsers, UserError
-from dprec.gradients.clipping import LARGEST, SMALLEST, Clipping
-from dprec.gradients.parameters import padding_rows, trained_parameters
+from dprec.gradients.clipping import LARGEST, Clipping
+from dprec.gradients.parameters import padding_rows
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import batch_tensors, select_users
 from dprec.sparsity.rows.row_rules import RowRules
@@ -44,7 +44,6 @@ TRIES = 6  # to find users with a gradient
 WHOLE = 8  # the whole sum is made again in one of so many checks
 SAME = 1e-4  # clipping norms times √users: by so much it may differ from itself
 NUDGES = (1e-3, 2e-3)  # standard deviations of noise in the weights, beside which a difference is looked at once more
-STEADY = 1e-5  # of its norm: by so much a user's gradient may differ from itself
 
 
 class SelfCheck(StepCheck):
@@ -176,16 +175,11 @@ class SelfCheck(StepCheck):
 
     def _refuse_kept(self, judge: Judge, alone: Any, before: State) -> None:
         """Refuse losses that keep something of the users they are given, in the model or anywhere else."""
-        held_before = attributes(self._module)
-        judge.recount([alone])  # the tape's refusals come first
-        held_after = attributes(self._module)
-        refuse_frozen(judge.engine.parameters, trained_parameters(self._module))
-        restore_attributes(held_before)
-        first = judge.gradient(alone)
-        restore_attributes(held_after)
+        first = judge.of(alone)  # the tape's refusals come first
         judge.together  # noqa: B018  others come
         refuse_changed(before, quick_state(held(self._module)))
-        if norm(less(judge.gradient(alone), first)) > STEADY * norm(first) + SMALLEST:  # below lies rounding
+        moved = norm(less(judge.recount([alone]).total, first.total))
+        if moved > SAME * self._clipping.max_norm:
             raise MixedUsers(
                 "losses(batch) gives one user another gradient after others: it keeps something of them; keep nothing "
                 "between batches"
