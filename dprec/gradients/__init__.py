@@ -13,7 +13,6 @@
     joint           several parameters at once, where each alone would cost a GPU launches
     parameters      what is trained, and the padding rows that never change
     intercept       the identity that shows the gradient which flows through it
-    own_functions   what runs in place of some functions of torch: attention in less time
 
 A rule of one's own is a decorated function, by the names here, in a module that is imported before training, such as
 the model's.

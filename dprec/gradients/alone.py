@@ -24,7 +24,6 @@ from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.layout import FORM, operation_name
-from dprec.gradients.own_functions import called
 from dprec.gradients.tape import Read, Tape
 from dprec.gradients.uses.arguments import at_least_float32, marked
 from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone
@@ -88,7 +87,7 @@ class OneUser(Tape):
         if operation_name(func) not in FORM:
             for value in used:
                 self.announce(value, None)
-        return called(func, args, kwargs)
+        return func(*args, **kwargs)
 
     def _look_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Read rows by the rule for it, by whatever ids: the user's own, or those that everybody reads."""

@@ -32,7 +32,6 @@ from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.follow import follow
 from dprec.gradients.layouts.layout import FORM, Layout, layout_of, operation_name
 from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch
-from dprec.gradients.own_functions import REPLACED, called
 from dprec.gradients.uses.arguments import by_user
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors
@@ -282,7 +281,7 @@ class Tape(AsWritten):
         if form in DECISIONS:
             decided = DECISIONS[form]
             if decided.kind is not None:
-                result = called(func, args, kwargs) if func in REPLACED else func(*args, **kwargs)
+                result = func(*args, **kwargs)
                 if not decided.mark(result, self.users):
                     self._precision.refuse(())  # by an autocast of the losses' own it has another type
                     follow(func, args, kwargs, result, self.users)
@@ -310,7 +309,7 @@ class Tape(AsWritten):
         if not used and by_statistics_of_the_batch(name, args, kwargs):
             raise UncoveredUse(f"losses(batch) uses batch_norm with the batch's own statistics; {HINTS['batch_norm']}")
         if not used:
-            result = called(func, args, kwargs)
+            result = func(*args, **kwargs)
             follow(func, args, kwargs, result, self.users, tensors)
             if kwargs.get("out") is None and not layout.writes_first_argument(name):
                 remember(form, decision_of(result))

@@ -1,4 +1,4 @@
-"""Products by oneDNN and by OpenBLAS, against float64 and against torch's own."""
+"""Products by OpenBLAS, against float64 and against torch's own."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from dprec_kernels.products import (
     affine,
     multiply,
     multiply_each,
-    onednn,
     openblas,
 )
 
-pytestmark = pytest.mark.skipif(not onednn.exists(), reason="this torch has no oneDNN")
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "row by row": lambda m: m.contiguous(),
     "column by column": lambda m: m.T.contiguous().T,
@@ -34,35 +32,13 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Asked(list[tuple[int, ...]]):
-    """The shapes of what a library multiplied."""
-
-    def __init__(self, library: str) -> None:
-        super().__init__()
-        self.library = library
-
-
-@pytest.fixture
-def by_onednn(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """oneDNN multiplies at any size, on any processor."""
-    shapes = Asked("onednn")
-    own = onednn._onednn
-
-    def noted(left: Tensor, right: Tensor) -> Tensor:
-        assert right.is_contiguous() or right.T.is_contiguous()  # gaps take it a thousand times as long
-        shapes.append((*left.shape, len(right)))
-        return own(left, right)
-
-    monkeypatch.setattr(products, "mkl_is_narrow", lambda: True)
-    monkeypatch.setattr(openblas, "is_wide", lambda: False)
-    monkeypatch.setattr(onednn, "_onednn", noted)
-    monkeypatch.setattr(onednn, "LEAST", 1)
-    return shapes
+    """The shapes of what OpenBLAS multiplied."""
 
 
 @pytest.fixture
 def by_openblas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     """numpy's library multiplies at any size, on any processor, whatever instructions it takes."""
-    shapes = Asked("openblas")
+    shapes = Asked()
     own = openblas.product
 
     def noted(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
@@ -79,26 +55,22 @@ def by_openblas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=["by_onednn", "by_openblas"])
-def asked(request: pytest.FixtureRequest) -> Asked:
-    shapes: Asked = request.getfixturevalue(request.param)
-    return shapes
-
-
 # Each layout once on either side.
 PAIRS = list(zip(LAYOUTS, ["with gaps", "row by row", "columns with gaps", "column by column"], strict=True))
 
 
 @pytest.mark.parametrize("inner", [10, 70])
 @pytest.mark.parametrize(("left", "right"), PAIRS)
-def test_a_product_is_that_of_float64_however_its_matrices_lie(asked: Asked, left: str, right: str, inner: int) -> None:
+def test_a_product_is_that_of_float64_however_its_matrices_lie(
+    by_openblas: Asked, left: str, right: str, inner: int
+) -> None:
     a, b = LAYOUTS[left](torch.randn(333, inner)), LAYOUTS[right](torch.randn(inner, 17))
     exact, total = a.double() @ b.double(), torch.ones(333, 17)
     add_multiplied(total, a, b)
     error = 2e-6 * a.double().norm(dim=1, keepdim=True) * b.double().norm(dim=0)
     assert ((multiply(a, b, torch.empty(333, 17)).double() - exact).abs() <= error).all()
     assert ((total.double() - 1 - exact).abs() <= error + 1e-6).all()
-    assert bool(asked) == (asked.library == "openblas" or "gaps" not in right)
+    assert by_openblas
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -143,33 +115,21 @@ def test_openblas_says_for_what_processor_it_was_built() -> None:
     assert openblas._OneThread()._count() >= 1
 
 
-def test_batches_of_any_size_have_few_shapes(by_onednn: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each shape is compiled when it is first met, which takes longer than the product."""
-    monkeypatch.setattr(onednn, "LEAST", 1 << 9)
-    tall, wide = torch.randn(100, 10), torch.randn(10, 100)
-    for count in range(200, 400):
-        multiply(torch.randn(count, 100), tall, torch.empty(count, 10))
-        multiply(torch.randn(count, 10), wide, torch.empty(count, 100))
-        add_multiplied(torch.zeros(count, 10), torch.randn(count, 100), tall)
-    assert len(by_onednn) >= 600
-    assert len(set(by_onednn)) < 20
-
-
 @pytest.mark.parametrize(("inner", "outer"), [(64, 64), (256, 64), (64, 700)])
-def test_a_row_has_the_same_bits_among_any_number(asked: Asked, inner: int, outer: int) -> None:
+def test_a_row_has_the_same_bits_among_any_number(by_openblas: Asked, inner: int, outer: int) -> None:
     left, right = torch.randn(300, inner), torch.randn(outer, inner).T
     found = [multiply(left[:count], right, torch.empty(count, outer))[:16] for count in (16, 17, 31, 300)]
-    assert len(asked) == 4
+    assert len(by_openblas) == 4
     assert all(torch.equal(each, found[0]) for each in found)
 
 
-def test_the_library_that_multiplies_is_named(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert products.library().lower() == asked.library
+def test_the_library_that_multiplies_is_named(by_openblas: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert products.library() == "OpenBLAS"
     monkeypatch.setattr(products, "mkl_is_narrow", lambda: False)
     assert products.library() == "torch's own library"
 
 
-def test_what_torch_alone_can_do_is_left_to_it(asked: Asked) -> None:
+def test_what_torch_alone_can_do_is_left_to_it(by_openblas: Asked) -> None:
     """Sparse inputs, other types, nothing at all, and weights that are trained or cast."""
     x, weight = torch.randn(50, 8), torch.randn(6, 8)
     torch.testing.assert_close(affine(x.to_sparse(), weight, None), x @ weight.T)
@@ -181,10 +141,10 @@ def test_what_torch_alone_can_do_is_left_to_it(asked: Asked) -> None:
     assert multiply(torch.ones(2, 0), torch.ones(0, 2), torch.empty(2, 2)).tolist() == [[0.0, 0.0], [0.0, 0.0]]
     small = torch.randn(4, 5).bfloat16()
     assert torch.equal(multiply(small, small.T, torch.empty(4, 4).bfloat16()), small @ small.T)
-    assert not asked
+    assert not by_openblas
 
 
-def test_what_is_not_finite_stays_where_it_is_and_is_no_error_of_numpys(asked: Asked) -> None:
+def test_what_is_not_finite_stays_where_it_is_and_is_no_error_of_numpys(by_openblas: Asked) -> None:
     """An error would stop the step for one user's numbers, or tell them to the terminal."""
     left, right = torch.ones(33, 4), torch.ones(4, 5)
     left[1, 2] = float("inf")
@@ -193,11 +153,11 @@ def test_what_is_not_finite_stays_where_it_is_and_is_no_error_of_numpys(asked: A
         found = multiply(left, right, torch.empty(33, 5))
     assert torch.equal(torch.isnan(found), torch.isnan(left @ right))
     assert torch.equal(torch.isinf(found), torch.isinf(left @ right))
-    assert asked
+    assert by_openblas
 
 
 @pytest.mark.parametrize("biased", [True, False])
-def test_a_linear_map_has_the_gradient_of_torch(asked: Asked, biased: bool) -> None:
+def test_a_linear_map_has_the_gradient_of_torch(by_openblas: Asked, biased: bool) -> None:
     x, weight, bias = torch.randn(50, 8, requires_grad=True), torch.randn(6, 8), torch.randn(6) if biased else None
     upstream = torch.randn(50, 6)
     found, expected = affine(x, weight, bias), F.linear(x, weight, bias)
@@ -207,23 +167,17 @@ def test_a_linear_map_has_the_gradient_of_torch(asked: Asked, biased: bool) -> N
     torch.testing.assert_close(own, torchs, rtol=1e-5, atol=1e-5)
     assert found.grad_fn is not None
     assert not found._is_view()  # it may be changed in place
-    assert len(asked) >= 2
+    assert len(by_openblas) >= 2
 
 
-def test_the_gradient_of_a_linear_map_can_be_differentiated(asked: Asked) -> None:
+def test_the_gradient_of_a_linear_map_can_be_differentiated(by_openblas: Asked) -> None:
     x, weight = torch.randn(50, 8, requires_grad=True), torch.randn(6, 8)
     (slope,) = torch.autograd.grad(affine(x, weight, None).square().sum(), x, create_graph=True)
     (bend,) = torch.autograd.grad(slope.sum(), x)
     torch.testing.assert_close(bend, (2 * weight.T @ weight @ torch.ones(8)).expand(50, 8), rtol=1e-4, atol=1e-4)
 
 
-def test_onednn_can_be_switched_off(by_onednn: Asked) -> None:
-    with torch.backends.mkldnn.flags(enabled=False):
-        affine(torch.randn(50, 8), torch.randn(6, 8), None)
-    assert not by_onednn
-
-
-def test_a_sum_over_users_alike_is_as_exact_as_promised(asked: Asked) -> None:
+def test_a_sum_over_users_alike_is_as_exact_as_promised(by_openblas: Asked) -> None:
     left, right = torch.full((20_000, 130), 0.1), torch.ones(20_000, 130)
     total = torch.zeros(130, 130, dtype=torch.float64)
     wide_sum.add_product(total, left, right)
@@ -245,6 +199,5 @@ def test_a_wide_product_of_users_alike_is_as_exact_as_promised(outputs: int, inp
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="another processor or system")
 def test_torch_has_what_is_asked_of_it() -> None:
-    """Both are private to torch: where one is gone, nothing else would tell."""
-    assert onednn.exists()
+    """It is private to torch: where it is gone, nothing else would tell."""
     assert isinstance(torch.cpu._is_avx512_supported(), bool)

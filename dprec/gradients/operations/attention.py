@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.operations.elementwise import copied_for_users
 from dprec.gradients.uses.arguments import named
 from dprec.gradients.uses.registry import Operation, Recorder, rule
-from dprec_kernels import attention
 
 _NAMES = tuple(inspect.signature(F.multi_head_attention_forward).parameters)
 _DEFAULTS = {
@@ -88,24 +86,10 @@ def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, float("-inf"))
 
 
-NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-
-
-def attended(given: Mapping[str, Any]) -> Tensor | None:
-    """Return torch's attention in less time, None where torch is as fast."""
-    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
-    causal, scale = given.get("is_causal", False), given.get("scale")
-    if given.get("dropout_p") or given.get("enable_gqa") or (causal and mask is not None):
-        return None
-    if not isinstance(scale, (int, float, type(None))) or not attention.takes(query, key, value, mask):
-        return None
-    return attention.attend(query, key, value, mask, causal, query.shape[-1] ** -0.5 if scale is None else scale)
-
-
 @rule(F.scaled_dot_product_attention)
 def scaled_dot_product_attention(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     """Of users' queries, keys and values with a mask that is trained: each user has its own copy."""
-    given = named(NAMES, args, kwargs)
+    given = named(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, kwargs)
     query, key, mask = given["query"], given["key"], given.get("attn_mask")
     if mask is None or not tape.trainable(mask) or any(map(tape.trainable, (query, key, given["value"]))):
         return NotImplemented

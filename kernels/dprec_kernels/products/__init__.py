@@ -1,9 +1,8 @@
-"""Products of matrices on a CPU, by the fastest of the libraries that torch and numpy bring.
+"""Products of matrices on a CPU, by the faster of the libraries that torch and numpy bring.
 
-MKL, which torch asks by itself, leaves the 512-bit instructions of AMD's processors alone, and so half their speed. Two
-other libraries take them: numpy's OpenBLAS, by one thread, in any shape, and oneDNN, which torch brings, too, by as
-many threads as torch has, in float32 and in few shapes. So OpenBLAS is asked where torch has one thread, and oneDNN
-where it has several. A sum over one user's positions, whose number is a shape of its own, is never for oneDNN.
+MKL, which torch asks by itself, leaves the 512-bit instructions of AMD's processors alone, and so half their speed.
+numpy's OpenBLAS takes them, in any shape, and is asked where torch has one thread: so do the processes that share a
+step's users.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch.autograd.function import FunctionCtx
 
 from dprec_kernels.plain_function import PlainFunction
 from dprec_kernels.processor import mkl_is_narrow
-from dprec_kernels.products import onednn, openblas
+from dprec_kernels.products import openblas
 from dprec_kernels.workspace import workspace
 
 NOT_FLAT = 12  # rows and columns of products of long vectors from which on OpenBLAS is faster than MKL
@@ -35,9 +34,7 @@ def openblas_is_faster() -> bool:
 
 def library() -> str:
     """Name what multiplies float32 on the CPU now."""
-    if openblas_is_faster():
-        return "OpenBLAS"
-    return "oneDNN" if mkl_is_narrow() and onednn.exists() else "torch's own library"
+    return "OpenBLAS" if openblas_is_faster() else "torch's own library"
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
@@ -49,15 +46,13 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """
     if by_openblas(left, right):
         return openblas.product_of_rows(left, right, out)
-    return onednn.product(left, right, out) if _onednn_takes(left, right) else torch.mm(left, right, out=out)
+    return torch.mm(left, right, out=out)
 
 
 def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left (N, k) @ right (k, m) to a total of the same type, for any number N."""
     if by_openblas(left, right):
         total.add_(openblas.product_of_rows(left, right, workspace.take("product", total.shape, total)))
-    elif _onednn_takes(left, right):
-        total.add_(onednn.product(left, right))
     else:
         total.addmm_(left, right)
 
@@ -109,7 +104,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     >>> affine(torch.ones(1, 2), torch.ones(1, 2), torch.ones(1))
     tensor([[3.]])
     """
-    if x.dim() != 2 or not is_plain_affine(x, weight, bias) or not _faster(x, weight.T):
+    if x.dim() != 2 or not is_plain_affine(x, weight, bias) or not by_openblas(x, weight.T):
         return F.linear(x, weight, bias)
     result: Tensor = _Affine.apply(x, weight, bias, None)
     return result
@@ -148,7 +143,7 @@ class _Affine(PlainFunction):
         ctx.save_for_backward(weight)
         ctx.hear = hear  # type: ignore[attr-defined]
         rows, columns = x.reshape(-1, x.shape[-1]), weight.T
-        if not _faster(rows, columns):
+        if not by_openblas(rows, columns):
             found = rows @ columns if bias is None else torch.addmm(bias, rows, columns)
         else:
             found = _product(rows, columns) if bias is None else _product(rows, columns).add_(bias)
@@ -162,7 +157,7 @@ class _Affine(PlainFunction):
         if not mkl_is_narrow():
             return gradient @ weight, None, None, None
         rows = gradient.reshape(-1, weight.shape[0])
-        by_torch = torch.is_grad_enabled() or not _faster(rows, weight)  # somebody may differentiate the gradient
+        by_torch = torch.is_grad_enabled() or not by_openblas(rows, weight)  # somebody may differentiate the gradient
         slope = rows @ weight if by_torch else _product(rows, weight)
         return slope.view(*gradient.shape[:-1], weight.shape[1]), None, None, None
 
@@ -172,15 +167,4 @@ def _add_by_openblas(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Return what `_faster` says that another library than torch's own multiplies."""
-    if by_openblas(left, right):
-        return openblas.product_of_rows(left, right, left.new_empty(len(left), right.shape[1]))
-    return onednn.product(left, right)
-
-
-def _faster(left: Tensor, right: Tensor) -> bool:
-    return mkl_is_narrow() and (by_openblas(left, right) or _onednn_takes(left, right))
-
-
-def _onednn_takes(left: Tensor, right: Tensor) -> bool:
-    return mkl_is_narrow() and onednn.exists() and bool(torch.backends.mkldnn.enabled) and onednn.fits(left, right)
+    return openblas.product_of_rows(left, right, left.new_empty(len(left), right.shape[1]))
