@@ -243,7 +243,7 @@ def _clip(
     clipping: Clipping,
 ) -> ClippedUsers:
     by_kernels = kernels_fit(losses)
-    to_build = [name for name, uses in contributions.items() if norms.must_be_built(uses)]
+    to_build = norms.to_be_built(contributions)
     swept = _swept(to_build, sums, losses.shape[0], by_kernels)
     rest = {name: uses for name, uses in contributions.items() if name != swept}
     rest |= _built_first([name for name in to_build if name != swept], rest, sums, losses.shape[0])

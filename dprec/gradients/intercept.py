@@ -37,8 +37,8 @@ def nodes(value: Tensor) -> set[Any]:
             each
             for node in found
             for each, _ in (node.next_functions[:1] if type(node) is tapped else node.next_functions)
+            if each is not None
         } - met
-        found.discard(None)
         met = met | found
     return met
 

@@ -8,7 +8,7 @@ cross terms included: the same numbers are measured, scaled and summed, so that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Size, Tensor
@@ -22,6 +22,7 @@ from dprec.gradients.contributions.over_positions import OverPositions
 from dprec_kernels.paths import host_readable
 from dprec_kernels.wide_sum import WidePart
 
+KNOWN = (Dense, Outer, OverPositions, Rows)  # know their norms, where there is nothing else
 KEPT = 1 << 24  # numbers of users' gradients held between norm and sum, of all parameters: 64 MB of float32
 
 
@@ -37,10 +38,13 @@ def unbuilt(contributions: Sequence[Contribution]) -> SquaredNorms | None:
     return None
 
 
-def must_be_built(contributions: Sequence[Contribution]) -> bool:
-    """Whether the users' gradients have to be built for their norms."""
-    alone = len(contributions) == 1 and type(contributions[0]) in (Dense, Outer, OverPositions, Rows)
-    return not alone and unbuilt(contributions) is None
+def to_be_built(contributions: Mapping[str, Sequence[Contribution]]) -> list[str]:
+    """Return the parameters whose norms need the users' gradients built."""
+    return [
+        name
+        for name, uses in contributions.items()
+        if not (type(uses[0]) in KNOWN and len(uses) == 1) and unbuilt(uses) is None
+    ]
 
 
 def built_once(uses: list[Contribution], users: int, shape: Size, room: int) -> list[Contribution]:

@@ -236,13 +236,15 @@ class Tape(AsWritten):
 
     def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
         """Return the function that makes contributions of an output's gradient, and is called with it once."""
-        left: Sequence[tuple[str | None, Tensor, Callable[[Tensor], Contribution]]] = [
-            (self._names.get(id(used)), used, make) for used, make in uses
-        ]  # without a name: an expression
-        if None in [name for name, _, _ in left]:
-            left = [own for own in left if own[0] is not None or self.trainable(own[1])]
-            kept = [*kept, *(used for name, used, _ in left if name is None)]
-        versions: Sequence[tuple[Tensor, int]] = [(tensor, tensor._version) for tensor in kept]
+        left: list[tuple[str | None, Tensor, Callable[[Tensor], Contribution]]] = []
+        versions: list[tuple[Tensor, int]] = []
+        for used, make in uses:
+            name = self._names.get(id(used))
+            if name is not None or self.trainable(used):
+                left.append((name, used, make))
+            if name is None and self.trainable(used):  # an expression
+                versions.append((used, used._version))
+        versions += [(tensor, tensor._version) for tensor in kept]
 
         def receive(gradient: Tensor) -> None:
             nonlocal left, versions
@@ -262,7 +264,7 @@ class Tape(AsWritten):
                 else:
                     for parameter, contribution in attributed(used, make(gradient), self.users):
                         self.contributions[self._names[id(parameter)]].append(contribution)
-            left = versions = ()  # frees what the rules kept
+            left, versions = [], []  # frees what the rules kept
 
         return receive
 
