@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.utils._pytree import tree_leaves
@@ -32,6 +33,7 @@ from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.follow import follow
 from dprec.gradients.layouts.layout import FORM, Layout, layout_of, operation_name
 from dprec.gradients.layouts.row_wise import by_statistics_of_the_batch
+from dprec.gradients.operations.elementwise import OF_ELEMENTS
 from dprec.gradients.uses.arguments import by_user
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors
@@ -39,6 +41,7 @@ from dprec.gradients.uses.expression import (
     EXPRESSION,
     Expression,
     attributed,
+    copied_from,
     express,
     expression_of,
     factor_of,
@@ -52,6 +55,7 @@ CHECKPOINT = (
     "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
     "not seen: leave it out and make micro-batches smaller"
 )
+OF_VECTORS = frozenset((F.linear, F.layer_norm, F.rms_norm))  # the last dimensions of a tensor
 SIZES = frozenset(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad"))
 Read: TypeAlias = "Callable[[Mapping[str, Tensor | None]], None]"  # of parameters, the ids read; None: all of one
 
@@ -326,8 +330,11 @@ class Tape(AsWritten):
                 f"parameter '{self.name_of(used[0])}' is used by {name} with out=, which leaves no "
                 "gradient: use what the function returns"
             )
-        if any(value.is_complex() for value in used):
+        if any(value.is_complex() for value in used) and func not in OF_ELEMENTS:
             entry = None  # gradients are kept as real numbers
+        if func in OF_VECTORS and self._users_second(args):
+            with self:
+                return func(args[0].transpose(0, 1), *args[1:], **kwargs).transpose(0, 1)
         if entry is not None:
             self.again.clear()
             result = entry.run(self, func, args, kwargs)
@@ -353,6 +360,12 @@ class Tape(AsWritten):
             f"parameter '{self.name_of(used[0])}' is used by {name}, which has no per-user gradient rule; {hint}"
         )
 
+    def _users_second(self, args: Any) -> bool:
+        """Whether vectors come with time in the first dimension and users in the second, as recurrent layers want."""
+        known = layout_of(args[0]) if args and not self.trainable(args[0]) else None
+        whole = len(args[1]) if len(args) > 1 and not isinstance(args[1], Tensor) else 1
+        return known is not None and known.second > 0 and args[0].dim() >= 2 + whole
+
     def _refuse_lost(self, func: Callable[..., Any], tensors: list[Tensor], used: Tensor, exchanged: bool) -> None:
         """Refuse any operand, a bias too, whose rows are no longer in the users' order."""
         for tensor in tensors:
@@ -365,7 +378,9 @@ class Tape(AsWritten):
         result = func(*args, **kwargs)
         sources = {id(p): p for value in used for p in sources_of(value)}
         changed = [value for value, version in zip(used, versions, strict=True) if value._version != version]
-        if any(sources.keys() != set(map(id, sources_of(value))) for value in changed):
+        if changed == [result] and not result.dim() and result._base is None and id(result) not in self._names:
+            express(result, Expression(tuple(sources.values())))  # such as a sum of penalties
+        elif any(sources.keys() != set(map(id, sources_of(value))) for value in changed):
             raise NoRule(
                 f"losses(batch) writes what follows from another parameter into '{self.name_of(changed[0])}', or into "
                 f"what follows from it, by {operation_name(func)}: write it out of place"
@@ -382,7 +397,7 @@ class Tape(AsWritten):
             # Such as of `weight.float()`, where there was nothing to do.
             if not isinstance(leaf, Tensor) or any(leaf is value for value in used):
                 continue
-            own = Expression(tuple(sources.values()), transpose)
+            own = Expression(tuple(sources.values()), transpose, one=copied_from(func, used[0], leaf))
             same = transpose or (leaf.shape == used[0].shape and leaf.dtype == used[0].dtype)
             if before is not None and ids is not None and factor is not None and same:
                 own = replace(own, ids=ids, factor=before.factor * factor)

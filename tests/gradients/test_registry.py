@@ -43,15 +43,15 @@ def test_an_operation_of_ones_own_is_one_file_outside_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mock.patch.object(alone, "_say") as say:
-        assert train(WithTensordot()).steps == 3
-    assert re.search(r"tensordot.*no per-user gradient rule.*dprec\.gradients\.rule", say.call_args.args[0])
+        assert train(WithInner()).steps == 3
+    assert re.search(r"inner.*no per-user gradient rule.*dprec\.gradients\.rule", say.call_args.args[0])
     put_files(ROOT / "docs/bring_your_model.md", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_operation", raising=False)
     importlib.import_module("my_operation")
-    assert RULES[torch.tensordot].run.__module__ == "my_operation"
+    assert RULES[torch.inner].run.__module__ == "my_operation"
     with mock.patch.object(alone, "_say") as say:
-        assert train(WithTensordot()).steps == 3
+        assert train(WithInner()).steps == 3
     say.assert_not_called()
 
 
@@ -63,11 +63,11 @@ def nothing(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
     ("operations", "message"),
     [
         ((torch.nn.functional.linear,), r"linear has a rule already, dprec\.gradients\.operations\.linear\.linear"),
-        ((torch.tensordot, torch.mul), "mul has a rule already"),
-        ((torch.tensordot, torch.tensordot), "tensordot has a rule already"),
+        ((torch.inner, torch.mul), "mul has a rule already"),
+        ((torch.inner, torch.inner), "inner has a rule already"),
         ((), "no operation"),
         ((nn.Linear,), "Linear.*no function"),
-        (("tensordot",), "'tensordot'.*no function"),
+        (("inner",), "'inner'.*no function"),
     ],
 )
 def test_an_operation_has_one_rule(operations: tuple[Any, ...], message: str) -> None:
@@ -79,9 +79,9 @@ def test_an_operation_has_one_rule(operations: tuple[Any, ...], message: str) ->
 
 
 def test_a_second_rule_is_refused_where_the_first_is_ones_own() -> None:
-    rule(torch.tensordot)(nothing)
-    with pytest.raises(UserError, match="tensordot has a rule already, tests.gradients.test_registry.nothing"):
-        rule(torch.tensordot)(nothing)
+    rule(torch.inner)(nothing)
+    with pytest.raises(UserError, match="inner has a rule already, tests.gradients.test_registry.nothing"):
+        rule(torch.inner)(nothing)
 
 
 @dataclass
@@ -108,16 +108,16 @@ class Twice(Zoo):
 
     def encode(self, history: Tensor) -> Tensor:
         x = super().encode(history)
-        return x + torch.tensordot(x, self.mix.weight, ([2], [1]))
+        return x + torch.inner(x, self.mix.weight)
 
 
 @pytest.mark.parametrize("wide", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1.0, torch.inf])
 def test_a_form_of_ones_own_is_exact_beside_the_others(wide: torch.dtype, scale: float) -> None:
-    @rule(torch.tensordot)
+    @rule(torch.inner)
     def project(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
         x, weight = args
-        rows, inputs = tape.rows(x, "tensordot", weight), by_user(x, tape.users)
+        rows, inputs = tape.rows(x, "inner", weight), by_user(x, tape.users)
 
         def for_weight(gradient: Tensor) -> Contribution:
             return Plain(by_user(gradient, tape.users).mT @ inputs)
@@ -179,9 +179,9 @@ class Mine(Recommender):
         raise NotImplementedError
 
 
-class WithTensordot(Mine):
+class WithInner(Mine):
     def hidden(self, x: Tensor) -> Tensor:
-        return torch.tensordot(x, self.mix.weight, ([2], [1]))
+        return torch.inner(x, self.mix.weight)
 
 
 def together(rows: list[Tensor]) -> list[Tensor]:
@@ -200,15 +200,15 @@ def train(model: Mine) -> Privacy:
 def test_a_rule_of_ones_own_is_compared_with_autograd(factor: float) -> None:
     def project(tape: Any, function: Any, args: Any, kwargs: Any) -> Any:
         x, weight = args
-        rows = tape.rows(x, "tensordot", weight)
+        rows = tape.rows(x, "inner", weight)
         inputs = by_user(x, tape.users)
         output = function(x, weight.detach(), **kwargs)
         return tape.record(output, rows, [(weight, lambda g: Outer(factor * by_user(g, tape.users), inputs))])
 
     with mock.patch.dict(RULES):
-        rule(torch.tensordot)(project)
+        rule(torch.inner)(project)
         if factor == 1.0:
-            assert train(WithTensordot()).steps == 3
+            assert train(WithInner()).steps == 3
         else:
             with pytest.raises(UserError, match="from the user's own clipped gradient"):
-                train(WithTensordot())
+                train(WithInner())

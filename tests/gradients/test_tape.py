@@ -56,7 +56,7 @@ def run(use: Callable[[Parts, Tensor, Tensor], Tensor], users: int = USERS) -> T
 
 
 REFUSED = {
-    "no rule": (lambda m, x, ids: torch.tensordot(x, m.mix.weight, ([2], [1])).sum((1, 2)), "mix.weight.*tensordot"),
+    "no rule": (lambda m, x, ids: torch.inner(x, m.mix.weight).sum((1, 2)), "mix.weight.*inner"),
     "convolution": (lambda m, x, ids: m.convolution(x.flip(0).mT).sum((1, 2)), "convolution.*conv1d.*flip"),
     "batch norm": (lambda m, x, ids: m.normal(x.mT).sum((1, 2)), "normal.*batch_norm.*LayerNorm"),
     "simple recurrence": (lambda m, x, ids: m.simple(x.flip(0))[0].sum((1, 2)), "simple.*rnn_tanh.*flip"),
@@ -68,8 +68,11 @@ REFUSED = {
     "start by place": (lambda m, x, ids: m.cell(x, torch.ones(1, USERS, DIM))[0].sum((1, 2)), "cell.*gru.*zeros"),
     "a sequence for a batch": (lambda m, x, ids: m.cell(x[:, 0])[0].sum(1), "cell.*gru.*unsqueeze"),
     "reordered users in a layer": (lambda m, x, ids: m.cell(x.flip(0))[0].sum((1, 2)), "cell.*gru.*flip"),
-    "last states": (lambda m, x, ids: m.mix(m.cell(x)[1]).sum((0, 2)), "mix.*last state.*one layer"),
-    "last states of a frozen layer": (lambda m, x, ids: m.mix(_frozen(m, x)[1]).sum((0, 2)), "mix.*gru"),
+    "last states": (lambda m, x, ids: m.cell(x)[1].sum((0, 2)) + m.mix.bias.sum(), "last state.*one layer"),
+    "last states of a frozen layer": (
+        lambda m, x, ids: m.mix(_frozen(m, x)[1]).sum((0, 2)),
+        "one loss per user.*transpose",
+    ),
     "a cell started by place": (lambda m, x, ids: m.step(x[:, 0], (x[:, 1], m.start[0]))[0].sum(1), "start.*lstm_cell"),
     "a cell started by another": (lambda m, x, ids: m.step(x[:, 0], (x[:, 1], x[:, 1].flip(0)))[0].sum(1), "flip"),
     "others in attention": (lambda m, x, ids: m.attention(*[x.flip(0)] * 3)[0].sum((1, 2)), "attention.*multi_head"),
@@ -84,8 +87,11 @@ REFUSED = {
     "largest of a bag": (lambda m, x, ids: m.highest(ids).sum(1), "highest.weight.*embedding_bag.*sum or mean"),
     "bags scaled by frequency": (lambda m, x, ids: m.bag_by_frequency(ids).sum(1), "bag_by_frequency.*mixes users"),
     "another's bag": (lambda m, x, ids: m.bag(ids.roll(1, 0)).sum(1), "bag.weight.*embedding_bag.*roll"),
-    "positions first": (lambda m, x, ids: m.mix(x.transpose(0, 1)).sum((0, 2)), "mix.*linear.*transpose"),
-    "permuted": (lambda m, x, ids: m.mix(x.permute(1, 0, 2)).sum((0, 2)), "mix.*permute"),
+    "positions first": (
+        lambda m, x, ids: m.mix.bias[0] + x.transpose(0, 1).cumsum(1).sum((0, 2)),
+        "mix.bias.*transpose",
+    ),
+    "permuted": (lambda m, x, ids: m.mix(x.permute(1, 0, 2)).sum((0, 2)), "one loss per user.*transpose"),
     "packed tokens": (lambda m, x, ids: m.mix(x[ids > 3]).sum().expand(USERS), "mix.*__getitem__"),
     "reordered users": (lambda m, x, ids: m.mix(x[torch.randperm(USERS) - 4]).sum((1, 2)), "mix.*__getitem__"),
     "users in a sum": (lambda m, x, ids: m.mix(x - x.mean(0)).sum((1, 2)), "mix.*mean"),

@@ -222,6 +222,8 @@ CALLS = [
         for e, w in [("bti,oi->bto", "w"), ("bti,io->bot", "w"), ("bti,i->bt", "b"), ("bti,hio->bhto", "block")]
     ),
     Call(torch.einsum, "self", lambda g: ["hio,bti,bto->bth", g.block, g.x], {"": lambda g: g.y}),
+    Call(torch.einsum, "self", lambda g: ["...i,io->...o", g.x], {"": lambda g: g.w}),
+    Call(torch.tensordot, "a b dims", lambda g: [g.x, g.w, ([-1], [0])]),
     Call(torch.addmm, "input mat1 mat2", lambda g: [g.b, g.rows, g.w]),
     Call(T.addmm, "self mat1 mat2", lambda g: [g.b, g.rows, g.w]),
     Call(torch.matmul, "input other", lambda g: [g.x.unsqueeze(1), g.block]),

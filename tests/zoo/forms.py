@@ -193,6 +193,32 @@ def quiet(make: Callable[[], Any]) -> Any:
         return make()
 
 
+def heads_in_batch(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
+    """As TiSASRec and SASRec in TensorFlow have them."""
+    queries, keys = (torch.cat(m.mix(each).chunk(2, 2), 0) for each in (x, x.tanh()))
+    scores = queries.bmm(keys.mT).masked_fill((ids == 0).repeat(2, 1).unsqueeze(2), -9.0)
+    return m.mix(torch.cat(scores.softmax(-1).bmm(keys).split(len(x), 0), 2))
+
+
+def heads_in_front(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
+    """As deepctr's AutoInt has them."""
+    queries, keys = (torch.stack((each @ m.weight).split(DIM // 2, 2)) for each in (x, x.tanh()))
+    scores = F.softmax(torch.einsum("hbid,hbjd->hbij", queries, keys), -1)
+    return m.mix(torch.cat((scores @ keys).split(1), -1).squeeze(0))
+
+
+def windows(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
+    around = F.unfold(x.mT.unsqueeze(-1), (3, 1), padding=(1, 0)).mT
+    return m.mix(around) + m.mix(x.unfold(1, 3, 1).flatten(2)).sum(1, True)
+
+
+def penalised(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
+    total: Any = 0
+    for each in m.mix.parameters():
+        total += each.norm()
+    return m.mix(x) + total
+
+
 EXACT: dict[str, Form] = {
     "`nn.MultiheadAttention`, causal and padding masks": Form(
         lambda m, x, ids: attend(m, x, ids) + attend(m, x, ids, need_weights=False),
@@ -235,6 +261,35 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: torch.einsum("bti,hio,bto->bth", x, m.block, x) + torch.einsum("bti,oi->bto", x, m.weight),
         lambda: {"block": p(3, DIM, DIM), "weight": p(3, DIM)},
     ),
+    "time in the first dimension": Form(
+        lambda m, x, ids: m.mix(x.transpose(0, 1)).transpose(0, 1),
+        lambda: {"mix": layer(batch_first=False)},
+    ),
+    "filters by `view_as_complex`": Form(
+        lambda m, x, ids: torch.fft.irfft(torch.fft.rfft(x, dim=1) * torch.view_as_complex(m.filter), LENGTH, dim=1),
+        lambda: {"filter": p(LENGTH // 2 + 1, DIM, 2)},
+    ),
+    "heads moved into the batch, `cat(x.chunk(h, 2), 0)`": Form(heads_in_batch, lambda: {"mix": nn.Linear(DIM, DIM)}),
+    "heads in front, `stack(x.split(n, 2))`": Form(
+        heads_in_front, lambda: {"weight": p(DIM, DIM), "mix": nn.Linear(DIM, 3)}
+    ),
+    "`p.repeat(users, 1, 1)`, `p.expand(…).contiguous()`": Form(
+        lambda m, x, ids: x + m.places.repeat(len(x), 1, 1) + m.places.expand(len(x), -1, -1).contiguous(),
+        lambda: {"places": p(LENGTH, DIM)},
+    ),
+    "`torch.tensordot`": Form(
+        lambda m, x, ids: torch.tensordot(x, m.block, ([2, 1], [0, 1])) + torch.tensordot(x, m.weight, 1).sum(1),
+        lambda: {"block": p(DIM, LENGTH, 3), "weight": p(DIM, 3)},
+    ),
+    "penalties added up in place, `total += p.norm()`": Form(penalised, lambda: {"mix": nn.Linear(DIM, 3)}),
+    "products with positions, `p @ x`": Form(
+        lambda m, x, ids: m.each @ x.unsqueeze(1) + m.all @ x.unsqueeze(1),
+        lambda: {"each": p(2, 3, LENGTH), "all": p(1, 1, 3, LENGTH)},
+    ),
+    "a weight for each part, `x.transpose(0, 1) @ p`": Form(
+        lambda m, x, ids: (x.transpose(0, 1) @ m.weight).transpose(0, 1), lambda: {"weight": p(LENGTH, DIM, 3)}
+    ),
+    "windows by `unfold`": Form(windows, lambda: {"mix": nn.Linear(3 * DIM, 3)}),
     "`torch.addmm`": Form(
         lambda m, x, ids: torch.addmm(m.bias, x.view(-1, DIM), m.weight).view(x.shape),
         lambda: {"bias": p(DIM), "weight": p(DIM, DIM)},
@@ -346,11 +401,6 @@ ALONE: dict[str, Form] = {
         "lstm.*both directions",
     ),
     "packed sequences": Form(packed, lambda: {"cell": nn.GRU(DIM, 3, batch_first=True)}, "gru.*packed"),
-    "time in the first dimension": Form(
-        lambda m, x, ids: m.mix(x.transpose(0, 1)).transpose(0, 1),
-        lambda: {"mix": layer(batch_first=False)},
-        "users first",
-    ),
     "experts that a mask sends positions to": Form(
         experts, lambda: {"one": nn.Linear(DIM, DIM), "two": nn.Linear(DIM, DIM)}, "linear.*__getitem__"
     ),
@@ -362,11 +412,6 @@ ALONE: dict[str, Form] = {
     ),
     "a hook on a gradient": Form(
         lambda m, x, ids: (h := m.mix(x)).register_hook(lambda gradient: gradient.clamp(-1, 1)) and h, linear, "a hook"
-    ),
-    "filters by `view_as_complex`": Form(
-        lambda m, x, ids: torch.fft.irfft(torch.fft.rfft(x, dim=1) * torch.view_as_complex(m.filter), LENGTH, dim=1),
-        lambda: {"filter": p(LENGTH // 2 + 1, DIM, 2)},
-        "filter.*complex",
     ),
     "bags by offsets": Form(
         lambda m, x, ids: m.more(ids.flatten(), torch.arange(0, ids.numel(), LENGTH, device=ids.device)),

@@ -133,7 +133,7 @@ LAYERS: dict[str, tuple[str, list[Choice]]] = {
         "exact, by hooks",
         [layer for shape in FLAT for layer in of(nn.Linear, 4, 6, shape=shape, options=BIAS)],
     ),
-    "`nn.Linear`, users second": ("alone, by hooks", of(nn.Linear, 4, 6, shape=(3, 4), options=BIAS, use=second)),
+    "`nn.Linear`, users second": ("exact, by hooks", of(nn.Linear, 4, 6, shape=(3, 4), options=BIAS, use=second)),
     "`nn.Embedding`, ids in 2 to 4 dimensions": (
         "exact, by hooks",
         [layer for shape in IDS for layer in of(nn.Embedding, ROWS, 5, shape=shape, ids=True)],

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dprec.gradients.layouts.dimensions import dims_of
 from dprec.gradients.layouts.layout import (
     METADATA,
     RANDOM,
@@ -97,9 +98,40 @@ def _after(
             alike = layout.second and all(each.second == layout.second for each in layouts)
             if alike and keeps_second(function, args, kwargs, followed, out):
                 return Layout(0, layout.lost_at, layout.second)
+            if layout.blocks and all(each.blocks == layout.blocks for each in layouts):
+                return _of_blocks(function, name, args, kwargs, followed, layout, out, users)
             return Layout(0, layout.lost_at)
     known = _of_known(function, name, args, kwargs, followed, layouts, out, users)
     return known or Layout(0, name)
+
+
+def _of_blocks(
+    function: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    followed: list[Tensor],
+    layout: Layout,
+    out: Tensor,
+    users: int,
+) -> Layout:
+    """Return what follows from rows of all users that stand there several times, as of heads beside each other."""
+    rows = followed[0].shape[0]
+    if any(tensor.shape[0] != rows for tensor in followed) or not out.dim():
+        return Layout(0, layout.lost_at)
+    parts = name in ("split", "chunk", "tensor_split") and dims_of(name, args, kwargs) in ([], [0], [-out.dim()])
+    if parts and out.shape[0] * layout.blocks == rows:
+        return Layout(out.shape[0] // users)
+    keeps = out.shape[0] == rows and keeps_rows(function, args, kwargs, followed, out)
+    return layout if keeps else Layout(0, layout.lost_at)
+
+
+def _blocks(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], followed: list[Tensor], out: Tensor) -> int:
+    """Return how many tensors of all users an operation puts one after the other."""
+    if name == "repeat" and out.dim() == followed[0].dim():
+        return out.shape[0] // followed[0].shape[0]
+    own = name == "cat" and len(tensors_in((args, kwargs))) == len(followed)
+    return len(followed) if own and dims_of(name, args, kwargs) in ([], [0], [-out.dim()]) else 0
 
 
 def _of_known(
@@ -121,6 +153,10 @@ def _of_known(
     lead = followed[0] if len(followed) == 1 else max(followed, key=Tensor.dim)
     if lead.shape[0] != users * first.rows:  # of another shape by now, as what `out=` was given
         return None
+    blocks = _blocks(name, args, kwargs, followed, out)
+    if blocks > 1:
+        alike = all(tensor.shape[0] == lead.shape[0] for tensor in followed)
+        return Layout(0, name, blocks=blocks) if alike else None
     try:
         if out.dim() > 1 and puts_second(name, args, kwargs, followed, out):
             return Layout(0, name, first.rows)

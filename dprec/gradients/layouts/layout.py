@@ -26,6 +26,7 @@ class Layout(NamedTuple):
     rows: int  # consecutive rows of dimension 0 that belong to one user; 0 when the order is lost
     lost_at: str = ""
     second: int = 0  # rows of one user in dimension 1, where the first two dimensions have changed places
+    blocks: int = 0  # how many times all users' rows stand one after the other, such as those of heads
 
     @property
     def known(self) -> bool:

@@ -55,7 +55,7 @@ ALONG = """
     nansum narrow norm normalize pairwise_distance prod quantile repeat_interleave roll scatter scatter_add
     scatter_reduce select softmax softmin sort special_log_softmax special_logsumexp special_softmax split
     split_with_sizes stack std std_mean sum swapaxes swapdims take_along_dim tensor_split topk transpose trapezoid
-    trapz triplet_margin_loss unbind unsqueeze var var_mean
+    trapz triplet_margin_loss unbind unfold fold unsqueeze var var_mean
 """
 MATRICES = "adjoint mH mT"
 FOURIER = "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn"

@@ -10,7 +10,7 @@ from torch import Tensor
 from dprec.gradients.layouts.dimensions import Arguments, Options, dims_of, order_of
 from dprec.gradients.layouts.indices import parts_of, takes_all
 from dprec.gradients.layouts.layout import tensors_in
-from dprec.gradients.layouts.operation_names import REDUCTIONS
+from dprec.gradients.layouts.operation_names import REDUCTIONS, SOFTMAXES
 from dprec.gradients.layouts.row_wise import aligned, known_as
 
 _EXCHANGES = ("transpose", "swapaxes", "swapdims")  # of two dimensions
@@ -68,9 +68,17 @@ def keeps_second(
         return isinstance(first, slice) and not tensors_in((first,)) and _leaves_second(rest, followed[0])
     if name == "permute":
         return order_of(args, kwargs)[1:2] == [1]
-    if name in _EXCHANGES:
+    if name == "einsum":
+        inputs, _, output = args[0].replace(" ", "").partition("->")
+        pairs = zip(inputs.split(","), tensors_in(args[1:]), strict=True)
+        own = [text for text, tensor in pairs if any(tensor is each for each in followed)]
+        user = output[1:2]
+        return user not in ("", ".") and all(text[1:2] == user and text.count(user) == 1 for text in (*own, output))
+    if name in ("matmul", "__matmul__"):
+        return out.dim() > 3
+    if name in ("chunk", "split", "tensor_split", "cat", *_EXCHANGES, *SOFTMAXES):
         return all(isinstance(d, int) and d % out.dim() != 1 for d in dims_of(name, args, kwargs))
-    return name in ("chunk", "split", "tensor_split") and dims_of(name, args, kwargs) in ([], [0], [-out.dim()])
+    return False
 
 
 def _leaves_second(parts: list[Any], lead: Tensor) -> bool:

@@ -13,9 +13,10 @@ from dprec.gradients.contributions.dense import Aligned, Dense
 from dprec.gradients.layouts.follow import follow
 from dprec.gradients.layouts.layout import layout_of, writes_first_argument
 from dprec.gradients.uses.arguments import at_least_float32, named
+from dprec.gradients.uses.expression import without_copies
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 
-_FUNCTIONS: list[Operation] = [
+OF_ELEMENTS: list[Operation] = [
     *(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__),
     *(torch.sub, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__rsub__, Tensor.__isub__, torch.rsub),
     *(torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__, torch.multiply),
@@ -25,7 +26,7 @@ _FUNCTIONS: list[Operation] = [
 ]
 
 
-@rule(*_FUNCTIONS)
+@rule(*OF_ELEMENTS)
 def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     """Give every output element its own copy of the parameter; autograd finds the gradient of each copy."""
     operands = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
@@ -45,6 +46,7 @@ def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
     def copied(operand: Any) -> Any:
         if not tape.trainable(operand):
             return operand
+        operand = without_copies(operand)
         if _by_place(tape, operand, shape):
             raise NoRule(
                 f"parameter '{tape.name_of(operand)}' meets each user by their place in the batch in "
@@ -69,6 +71,11 @@ def _broadcast(operands: list[Tensor]) -> torch.Size:
 
 def copied_for_users(tape: Recorder, operand: Tensor, shape: torch.Size, rows: int) -> Tensor:
     """Return the parameter expanded to (users * rows, …), whose gradient is each user's own: all have the same."""
+    operand = without_copies(operand)
+    if operand.is_complex():
+        with tape:
+            parts = torch.view_as_real(operand)
+            return torch.view_as_complex(copied_for_users(tape, parts, torch.Size((*shape, 2)), rows))
     if _by_place(tape, operand, shape):
         raise NoRule(
             f"parameter '{tape.name_of(operand)}' may be another one for each place in the batch: expand it to the "

@@ -70,7 +70,7 @@ def _linear_again(tape: Recorder, input: Tensor, weight: Tensor, bias: Tensor) -
     return output
 
 
-@rule(torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__)
+@rule(torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__, exchanged=True)
 def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     given = named(("input", "other"), args, kwargs)
     left, right = given["input"], given["other"]
@@ -96,7 +96,8 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
             return Dense(torch.bmm(by_user(gradient.unsqueeze(-1), tape.users).mT, inputs).squeeze(1))
 
         return tape.record(left @ right.detach(), rows, [(right, for_vector)], kept=[inputs])
-    if tape.trainable(right) and not _constant(left) and left.dim() > right.dim() > 2:
+    each = left.dim() - (len(right) > 1) >= right.dim() > 2  # a weight for each head, say, and none for each user
+    if tape.trainable(right) and not _constant(left) and each:
         rows = tape.rows(left, "matmul", right)
 
         def for_each(gradient: Tensor) -> Contribution:
@@ -106,6 +107,13 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
             return summed(torch.bmm(own.mT, into).view(*lead, *right.shape[-2:]), right, tape.users, rows)
 
         return tape.record(left @ right.detach(), rows, [(right, for_each)], kept=[left])
+    known = layout_of(left)
+    if tape.trainable(right) and known is not None and known.second and left.dim() == right.dim() == 3:
+        with tape:
+            return torch.einsum("bki,kio->bko", left.transpose(0, 1), right).transpose(0, 1)
+    if tape.trainable(left) and not _constant(right) and right.dim() > 2 and left.dim() > 2:
+        with tape:
+            return (right.mT @ left.mT).mT
     return NotImplemented
 
 

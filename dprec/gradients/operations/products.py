@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from string import ascii_uppercase
 from typing import Any
 
 import torch
@@ -22,9 +23,10 @@ def einsum(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = list(operands[0])
     trained = [place for place, operand in enumerate(operands) if tape.trainable(operand)]
-    if not isinstance(equation, str) or "->" not in equation or "." in equation or len(trained) != 1:
+    if not isinstance(equation, str) or "->" not in equation or len(trained) != 1:
         return NotImplemented
-    left, output = equation.replace(" ", "").split("->")
+    equation = _spelt(equation.replace(" ", ""), operands)
+    left, output = equation.split("->")
     letters, place = left.split(","), trained[0]
     weight, own = operands[place], letters[place]
     others = [(text, operand) for n, (text, operand) in enumerate(zip(letters, operands, strict=True)) if n != place]
@@ -47,6 +49,17 @@ def einsum(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return _built(texts, user, own, tensors, tape.users, weight.shape)
 
     return tape.record(result, rows, [(weight, for_weight)], kept=[other for _, other in others])
+
+
+def _spelt(equation: str, operands: list[Tensor]) -> str:
+    """Return an equation with letters in the place of dots, where all dots stand for as many dimensions.
+
+    >>> _spelt("...i,ij->...j", [torch.ones(5, 4, 3), torch.ones(3, 2)])
+    'ABi,ij->ABj'
+    """
+    texts = zip(equation.partition("->")[0].split(","), operands, strict=True)
+    counts = {operand.dim() + 3 - len(text) for text, operand in texts if "..." in text}
+    return equation.replace("...", ascii_uppercase[: counts.pop()]) if len(counts) == 1 else equation
 
 
 def _same_sizes(letters: list[str], operands: list[Tensor]) -> bool:
@@ -99,3 +112,22 @@ def addmm(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     with tape:
         return bias + x @ weight
+
+
+@rule(torch.tensordot)
+def tensordot(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
+    """A linear map of some dimensions of the users' tensor."""
+    given = {"dims": 2} | named(("a", "b", "dims"), args, kwargs)
+    x, weight, dims = given["a"], given["b"], given["dims"]
+    if tape.trainable(x) or layout_of(x) is None or isinstance(dims, Tensor):
+        return NotImplemented
+    into, out = (range(-dims, 0), range(dims)) if isinstance(dims, int) else dims
+    into, out = [dim % x.dim() for dim in into], [dim % weight.dim() for dim in out]
+    rest = [dim for dim in range(x.dim()) if dim not in into]
+    if 0 in into or not into:
+        return NotImplemented
+    with tape:
+        ordered = weight.permute(*out, *(dim for dim in range(weight.dim()) if dim not in out))
+        vectors = x.permute(*rest, *into).flatten(len(rest))
+        found = vectors @ ordered.reshape(vectors.shape[-1], -1)
+        return found.view(*found.shape[:-1], *ordered.shape[len(into) :])

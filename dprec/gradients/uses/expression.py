@@ -23,6 +23,7 @@ class Expression:
     transpose: bool = False  # it is the transpose of the one parameter
     ids: Tensor | None = None  # it is the one parameter's rows at these ids, or the transpose of those
     factor: float = 1.0  # times this
+    one: Tensor | None = None  # its rows are copies of this one
     version: int = 0  # of the tensor when this was so
 
 
@@ -38,13 +39,29 @@ def expression_of(value: Tensor) -> Expression | None:
     found: Expression | None = getattr(value, EXPRESSION, None)
     if found is None or found.version == value._version:
         return found
-    return replace(found, transpose=False, ids=None)
+    return replace(found, transpose=False, ids=None, one=None)
 
 
 def sources_of(value: Tensor) -> tuple[nn.Parameter, ...]:
     """Return the parameters behind a trainable tensor: those of its expression, or itself."""
     expression = expression_of(value)
     return expression.parameters if expression else (value,)  # type: ignore[return-value]
+
+
+def without_copies(value: Tensor) -> Tensor:
+    """Return the one row that a tensor of parameters repeats for each user, to be broadcast; else the tensor."""
+    expression = expression_of(value)
+    return value if expression is None or expression.one is None else expression.one
+
+
+def copied_from(func: Callable[..., Any], source: Tensor, result: Tensor) -> Tensor | None:
+    """Return what all rows of a result are copies of, such as `p` of `p.repeat(users, 1)`."""
+    name, shape = operation_name(func), result.shape
+    if name in ("repeat", "tile", "expand", "expand_as", "broadcast_to"):
+        alone = shape[1:] == source.shape or (len(source) == 1 and shape[1:] == source.shape[1:])
+        return source if alone else None
+    before = expression_of(source)
+    return before.one if before and name in ("contiguous", "clone") and shape == source.shape else None
 
 
 def factor_of(func: Callable[..., Any], args: Any, kwargs: Any, used: Sequence[Tensor]) -> float | None:
