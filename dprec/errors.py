@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from numbers import Integral, Real
@@ -15,6 +16,16 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 def first_line(error: Exception) -> str:
     """Return the first line of what an error of a library says, or its kind where it says nothing."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def line_of(error: BaseException) -> str:
+    """Return the last line, as "model.py:12", outside of torch and dprec by which an error came."""
+    ours, places = (
+        Path(__file__).parent,
+        [(Path(f.filename), f.lineno) for f in traceback.extract_tb(error.__traceback__)],
+    )
+    own = [(file, line) for file, line in places if ours not in file.parents and "torch" not in file.parts]
+    return f"{own[-1][0].name}:{own[-1][1]}" if own else "losses"
 
 
 class UserError(Exception):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.utils._pytree import tree_map
 
-from dprec.errors import NoRule, UncoveredUse
+from dprec.errors import NoRule, UncoveredUse, line_of
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows
@@ -112,7 +112,7 @@ def one_by_one(batch: Any, why: NoRule, alone: Alone = select_alone) -> Iterator
     """
     if any(tensor.dim() == 0 or len(tensor) != len(batch) for tensor in batch_tensors(batch)):
         raise why
-    _say(str(why))
+    _say(f"{why} (in {line_of(why)})")
     for user in range(len(batch)):
         yield alone(batch, user)
 

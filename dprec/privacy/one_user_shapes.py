@@ -13,22 +13,30 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import torch
 from torch import nn
 
-from dprec.errors import UserError, first_line
+from dprec.errors import UserError, first_line, line_of
 
 _DROPS = re.compile(r"\.squeeze\(\)|(?:\btorch\.|(?<![.\w]))squeeze\([^(),]+\)")  # of all dimensions that are 1
 _PACKAGES = ("site-packages", "dist-packages", str(Path(__file__).parents[1]))
 
 
 def of_one_user(error: Exception, parts: Sequence[nn.Module]) -> UserError | None:
-    """Return an error that names the line by which losses of one user fail; None if it is no such line."""
+    """Return an error that names the line by which losses of one user fail; None if that has another cause."""
     frames, trace = [], error.__traceback__
     while trace is not None:
         frames.append(trace.tb_frame.f_code)
         trace = trace.tb_next
     where = None if isinstance(error, UserError) else _squeezes([*frames, *_forwards(parts)])
-    return None if where is None else _told(f"fails for one user ({first_line(error)})", where)
+    if where is not None:
+        return _told(f"fails for one user ({first_line(error)})", where)
+    if not isinstance(error, (IndexError, RuntimeError, ValueError)) or isinstance(error, torch.OutOfMemoryError):
+        return None
+    return UserError(
+        f"losses(batch) fails for one user ({first_line(error)}), with whom a run calls it, too. In {line_of(error)}: "
+        "let it take any number of users; if the line is a package's, give it the user twice and return the first loss"
+    )
 
 
 def no_dimension(losses: Callable[..., Any], parts: Sequence[nn.Module]) -> UserError:

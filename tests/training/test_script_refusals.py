@@ -168,3 +168,18 @@ def test_a_dimension_that_one_user_loses_is_named_with_its_line(module: type[Any
     with pytest.raises(UserError, match=said + rf".* In test_script_refusals\.py:{line}: name the dimension"):
         take(run)
     assert run.steps == 0
+
+
+def test_losses_that_fail_for_one_user_are_named_with_their_line() -> None:
+    model = Sorter()
+
+    def losses(batch: Any) -> Tensor:
+        first = model(batch[0])[:2]
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none") + 0 * first[1, 0]  # there is no second
+
+    source = Path(__file__).read_text().splitlines()
+    line = next(n for n, read in enumerate(source, 1) if read.endswith("there is no second"))
+    run = training(model, losses=losses)
+    with pytest.raises(UserError, match=rf"fails for one user \(index 1.* In test_script_refusals\.py:{line}: let it"):
+        take(run)
+    assert run.steps == 0
