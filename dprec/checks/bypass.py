@@ -66,8 +66,8 @@ def refuse_shared_memory(model: nn.Module, owing: Mapping[str, nn.Parameter]) ->
             for name, table in owing.items():
                 if _meet(table, value):
                     raise UserError(
-                        f"'{held}' shares memory with table '{name}', whose rows pay the noise that they owe as they "
-                        "are read by its own name: read the table itself, or keep a copy of what is public"
+                        f"'{held}' shares memory with table '{name}', whose rows get their noise when they are read by "
+                        "that name: read the table itself"
                     )
 
 
@@ -119,8 +119,8 @@ def refuse_gradient_hooks(model: nn.Module) -> None:
         hooks: Any = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
         if hooks and parameter.requires_grad:
             raise UserError(
-                f"parameter '{name}' has a hook on its gradient, which would see no private gradient: remove the hook; "
-                "a penalty goes into the losses, a bound on a user's gradient is max_norm"
+                f"parameter '{name}' has a hook on its gradient, which would see no private gradient: remove the hook, "
+                "and put penalties into the losses"
             )
 
 

@@ -67,8 +67,8 @@ class Loading:
         draw = self.sampler.served()
         if draw is None or draw[0] != step:
             raise UserError(
-                f"batches do not come in the order they were drawn in, so a step may use another's {self.unit}s: give "
-                "the trainer a plain DataLoader, and do not read from it or its batch sampler elsewhere"
+                "batches do not come in the order they were drawn in: give the trainer a plain DataLoader, and read "
+                "its batches nowhere else"
             )
         users: Sequence[int] = draw[1]
         return users
@@ -78,7 +78,7 @@ class Loading:
         if self.sampler.served() is not None:
             raise UserError(
                 "a pass over the data ended before its last batch: let data set and collate_fn raise no StopIteration, "
-                "as next() of something that is empty does"
+                "as next() of an empty iterator does"
             )
 
     def of(self, users: Sequence[int]) -> list[Any]:
@@ -114,10 +114,8 @@ class Loading:
             return there
         kind = type(getattr(part, "content", part)).__name__
         raise UserError(
-            f"a {self.unit}'s gradient is zero or not finite in a {kind}, and the row "
-            f"alone is not what collate_fn makes of any {self.unit} of the step alone, so others could decide whether "
-            "it counts: let losses(batch) be finite for padding, declare padding_idx, or make the batch a dataclass "
-            "with a select(users) that leaves others' padding out"
+            f"a {self.unit}'s gradient is zero or not finite in a {kind}, perhaps by others' padding: make "
+            "losses(batch) finite for padding, declare padding_idx, or write select(users)"
         )
 
     def check(self, batch: Any, users: Sequence[int]) -> None:
@@ -131,8 +129,7 @@ class Loading:
         if rows != len(users):
             raise UserError(
                 f"{len(users)} {self.unit}s were drawn, and their micro-batches have {rows} rows: one {self.unit} is "
-                f"one row; let the data set give a {self.unit} as one item, whatever it holds (windows padded into "
-                "one more dimension), and collate_fn stack the items, not concatenate, drop or repeat them"
+                "one row; let collate_fn stack the items"
             )
 
     def hold(self, batch: list[Any]) -> None:
@@ -143,8 +140,8 @@ class Loading:
         """Refuse a batch that is not the one held, or was changed since."""
         if self._held is None or self._held[0] is not batch or self._held[1] != _versions(batch):
             raise UserError(
-                "the gradient is asked for another batch than was drawn, or one that was changed since: step with what "
-                "the loader gives, as it is; change rows in the data set, in collate_fn or in losses(batch)"
+                "the gradient is asked for another batch than was drawn, or one that was changed since: change rows "
+                "in the data set, collate_fn or losses(batch)"
             )
 
     def release(self) -> None:
@@ -178,7 +175,7 @@ def _rows(part: Any) -> int:
     if isinstance(part, (dict, list, tuple)) or not hasattr(part, "__len__"):
         raise UserError(
             f"a micro-batch is a {type(part).__name__}, whose length is no number of rows: make it a tensor, or a "
-            "dataclass with a __len__ that says how many rows it holds"
+            "dataclass with a __len__"
         )
     if isinstance(part, Tensor) and part.dim() == 0:
         raise UserError("a micro-batch is a single number: let collate_fn return a list of tensors with a row for each")
@@ -194,7 +191,7 @@ def _refuse_loader(loader: Any, unit: str) -> None:
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         raise UserError(
             f"training batches come from {type(loader).__name__}, which may change them: give the trainer a plain "
-            "torch.utils.data.DataLoader and do what it does in the data set or in collate_fn"
+            "torch.utils.data.DataLoader"
         )
     if not getattr(loader, "in_order", True):
         raise UserError("the loader has in_order=False, so a batch could be another step's: leave it out")

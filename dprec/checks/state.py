@@ -80,9 +80,8 @@ def refuse_changed(before: State, after: State) -> None:
     """Refuse a model that has changed."""
     if names := changed(before, after):
         raise MixedUsers(
-            f"'{names[0]}' changes with the users' data and would be used or released without noise: "
-            "use a layer without running statistics, keep nothing between batches, and leave parameters to the "
-            "optimizer"
+            f"'{names[0]}' changes with the users' data and would be released without noise: use a layer without "
+            "running statistics, and keep nothing between batches"
         )
 
 

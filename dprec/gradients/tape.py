@@ -111,8 +111,8 @@ class Tape(AsWritten):
             )
         if not losses.requires_grad:
             raise UncoveredUse(
-                "losses(batch) follows from no parameter that is trained, so there is nothing to train: "
-                "let it depend on one, on no detached copy, and outside of torch.no_grad and reentrant checkpoints"
+                "losses(batch) follows from no parameter that is trained: use no detached copy, no torch.no_grad and "
+                "no reentrant checkpoints"
             )
         function = foreign_function(self._refuse_other_leaves(losses))
         if function is not None:
@@ -164,9 +164,8 @@ class Tape(AsWritten):
         for leaf in leaves(losses, graph):
             if id(leaf) not in self._names:
                 raise UncoveredUse(
-                    f"losses(batch) follows from a tensor {tuple(leaf.shape)} that requires a gradient and is no "
-                    "trained parameter of the model, so that its gradient would have no noise: make it a parameter of "
-                    "the model, or set its requires_grad to False"
+                    f"losses(batch) follows from a tensor {tuple(leaf.shape)} that is no trained parameter of the "
+                    "model and would have no noise: make it one, or set its requires_grad to False"
                 )
         return graph
 

@@ -196,7 +196,7 @@ class PrivateRun:
         if self.steps and (self._resumed is None or not taken):
             raise UserError(
                 f"this {type(self).__name__} has {self.steps} steps of another fit on record: make a new one for each "
-                "fit, and to go on with a fit give its checkpoint, fit(ckpt_path=…)"
+                "fit, or continue with fit(ckpt_path=…)"
             )
         if self._resumed is None and taken:
             raise UserError(f"the checkpoint's first {taken} steps were not private: start a new run")

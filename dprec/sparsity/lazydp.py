@@ -72,8 +72,8 @@ class LazyDP(NoiseSchedule):
         ranks = self.noise.ranks
         if self.aggregate and ranks.size > 1:
             raise UserError(
-                "LazyDP draws the noise of many steps at once as a row is read, and each process reads other rows: set "
-                "its aggregate to false, which draws every step's by its place, or train on one device"
+                "LazyDP draws the noise of many steps at once, but each process reads other rows: set its aggregate to "
+                "false, or train on one device"
             )
         seed = ranks.shared(secrets.randbits(128))
         if self.noise.seeded:  # repeatable, and another noise for what is trained after a resume
@@ -151,8 +151,7 @@ class LazyDP(NoiseSchedule):
             self._warned = True
             warnings.warn(
                 f"LazyDP: at a learning rate of {rates.rate:.3g} a step is too small for float32 beside the table's "
-                "weights, and so is its noise: such steps leave the table as it is; raise the rate, or begin with "
-                "smaller weights",
+                "weights and is left out: raise the rate, or begin with smaller weights",
                 stacklevel=2,
             )
         return taken
@@ -185,8 +184,8 @@ class LazyDP(NoiseSchedule):
             return
         if self._owing or any(lazy.values.is_shared() for lazy in self._tables.values()):
             raise UserError(
-                "LazyDP: this process was forked from the one that trains, and rows may owe noise that only that one "
-                "draws: look at the model there, or read a checkpoint"
+                "LazyDP: this process was forked from the one that trains, and rows may owe noise: read the model "
+                "there, or a checkpoint"
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -35,8 +35,8 @@ def refuse_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         )
     if still := [name for key, name in trained.items() if key not in moved]:
         raise UserError(
-            f"'{still[0]}' requires a gradient, and the optimizer does not move it, so that it would take a part of "
-            "each user's clipping norm for nothing: set its requires_grad to False, or give it to the optimizer"
+            f"'{still[0]}' requires a gradient, and the optimizer does not move it: set its requires_grad to False, or "
+            "give it to the optimizer"
         )
 
 

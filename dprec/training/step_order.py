@@ -97,8 +97,8 @@ class StepOrder:
         """Refuse to go on after a batch whose step was not taken, or not to its end."""
         if self.phase == "drawn":
             raise UserError(
-                "a batch was drawn and no step was taken with it: skipping one tells who is in it; take a step, such "
-                "as training.step(batch), for each batch, also for an empty one"
+                "a batch was drawn and no step was taken with it: call training.step(batch) for each batch, also for "
+                "an empty one"
             )
         if self.phase == "filled":
             raise UserError(
@@ -116,8 +116,8 @@ class StepOrder:
         """Refuse to go on after a draw that an error ended."""
         if self.phase == "lost":
             raise UserError(
-                f"an error ended a draw ({self._lost}), and going on with another tells who was in it: mend it, such "
-                "as by max_users where memory ends, and begin anew or go on from what was saved before"
+                f"an error ended a draw ({self._lost}), and going on tells who was in it: mend it, such as by "
+                "max_users, and restart from what was saved"
             )
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -191,8 +191,7 @@ class PrivateGradients:
             if parameter.grad is not self._made[name] or now.get(name) != self._state.get(name):
                 raise UserError(
                     f"'{name}'.grad was changed before the optimizer's step: leave out zero_grad, loss.backward(), "
-                    "gradient clipping, scalers and penalties; a penalty goes into the losses, a bound on a user's "
-                    "gradient is max_norm"
+                    "gradient clipping and scalers, and put penalties into the losses"
                 )
 
     def _now(self) -> Mapping[str, object]:
@@ -206,9 +205,8 @@ def refuse_written(before: State, after: State) -> None:
     """Refuse a model that was written to between two steps."""
     if written := changed(before, after):
         raise UserError(
-            f"'{written[0]}' was written to between two steps, by something else than the optimizer that "
-            "dprec.private was given: look at the model, and set what is public in it, within training.public(), "
-            "where it is in eval mode; let no other optimizer move it"
+            f"'{written[0]}' was written to between two steps, not by the optimizer that dprec.private was given: "
+            "evaluate the model, and write public values, within training.public()"
         )
 
 

@@ -145,8 +145,8 @@ class SelfCheck(StepCheck):
             return
         if not self._drawn.at_random(READINGS):
             raise BrokenPromise(
-                "the batch holds other numbers than the data gives for these users: change rows in the data set or in "
-                "collate_fn, and draw from random, numpy or torch there, not from os.urandom or secrets"
+                "the batch holds other numbers than the data gives for these users: change rows in the data set or "
+                "collate_fn, with random, numpy or torch"
             )
 
     def _look(self, step: Step, engine: Engine) -> None:
@@ -214,8 +214,8 @@ class SelfCheck(StepCheck):
         self._finite = self._finite or judge.finite() > 0
         if count > 1 and not self._finite:
             raise UserError(
-                f"losses are NaN or infinite for all {count} users who were looked at before the first step, so "
-                "nothing would be learned: look for NaN in the data, log(0), or weights that overflow"
+                f"losses are NaN or infinite for all {count} users who were looked at before the first step: look for "
+                "NaN, log(0) or overflow"
             )
 
     def _again(self, engine: Engine, company: Sequence[Any], alone: Any, exact: Vector) -> bool:

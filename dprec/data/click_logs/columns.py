@@ -242,8 +242,8 @@ def _category(column: str, value: RowsOrValues, bag: int | None, scale: float) -
         return Category(column, vocabulary.size, vocabulary, bag)
     if isinstance(value, bool) or not 2 <= value < 2**31:
         raise UserError(
-            f"data.categories.{column} is {value}: give the rows that its values are hashed to, from 2 on, one of "
-            "them for missing values, or public values: a file or a list of them"
+            f"data.categories.{column} is {value}: give the number of rows that its values are hashed to, from 2 on, "
+            "or a file or list of public values"
         )
     return Category(column, max(min(value, FEWEST), round(value * scale)), None, bag)
 

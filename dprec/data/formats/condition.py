@@ -53,8 +53,8 @@ class Condition:
             raise UserError(f"data.where is '{text}' and {part} {problem}: its columns are {', '.join(names)}")
         if not _of_one_row(json.loads(expression.meta.serialize(format="json"))):
             raise UserError(
-                f"data.where is '{text}', which looks at several rows at once, so that one person would decide which "
-                "rows of others are used: give a condition on the values of one row"
+                f"data.where is '{text}', which looks at several rows at once: give a condition on the values of "
+                "one row"
             )
         found = types()
         kinds = {name: pl.Float64() if found[name].is_numeric() else found[name] for name in columns if name in found}

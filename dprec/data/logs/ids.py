@@ -182,8 +182,7 @@ class Ids:
         if similar := alike(ids):
             say(
                 f"warning: {self.path}: {similar:,} {self.role} ids differ from another one by no more than case, "
-                f"width, leading zeros or white space inside, and count as {self.role}s of their own: where they are "
-                "one, mend the log"
+                f"width, leading zeros or inner white space: merge those that are one {self.role}"
             )
 
 

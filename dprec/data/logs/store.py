@@ -326,5 +326,5 @@ def _with_room() -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"cannot write the histories that training draws from ({error.strerror or error}): they take 4 bytes an "
-            "event, 8 with data.context; set data.cache to a folder with enough room"
+            "event, 8 with data.context; set data.cache to a folder with room"
         ) from error

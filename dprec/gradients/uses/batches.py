@@ -86,7 +86,7 @@ def _select(leaf: Any, users: Sequence[int]) -> Any:
     if batch_tensors(leaf):
         raise UserError(
             f"a batch holds tensors in a {type(leaf).__name__}, which does not say whose they are: put them into a "
-            "dataclass, a dict or a list, or give the batch a select(users)"
+            "dataclass, a dict or a list, or write select(users)"
         )
     return leaf
 

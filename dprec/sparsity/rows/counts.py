@@ -62,8 +62,8 @@ def look_ups(
                     row[user == one], _looked_up(space, losses, parameters, select_users(part, [one]))[1]
                 ):
                     raise MixedUsers(
-                        "which rows of a table a user looks up depends on who else is in the batch, so they cannot be "
-                        "counted: declare padding_idx for tables that are read for padding"
+                        "which rows of a table a user looks up depends on who else is in the batch: declare "
+                        "padding_idx for padding"
                     )
             yield Portion((before + user).cpu().numpy(), row.cpu().numpy(), np.ones(len(row)))
             before += len(part)

@@ -334,9 +334,8 @@ class RowRules:
         for name in self._over:
             if as_look_ups(recorded.contributions.get(name, ())) is None:
                 raise UserError(
-                    f"privacy.sparsity: table '{name}' is used as a whole, not only looked up, so every row changes in "
-                    f"every step and {type(self._over[name][0]).__name__} can spare none: set model.negatives where "
-                    "the model has it, or name other tables"
+                    f"privacy.sparsity: table '{name}' is used as a whole, not only looked up, so "
+                    f"{type(self._over[name][0]).__name__} can spare no row: set model.negatives, or name other tables"
                 )
 
     def merge(self, sums: Mapping[str, Tensor | RowSum]) -> None:
