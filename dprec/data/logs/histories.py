@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -70,7 +71,7 @@ class Interactions:
         """The context of events that were taken from the columns of portions."""
         return None if self.context is None else replace(self.context, codes=columns["codes"])
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:  # (N,) events of each user that training may know
         if self.rule is None:
             return np.diff(self.offsets)
@@ -85,8 +86,9 @@ class Interactions:
             part = np.zeros(len(user), dtype=np.uint8)
             if self.rule is not None:
                 part = self.rule.part(self, place, user)
-                order = np.lexsort((part, user))
-                part, columns = part[order], {name: column[order] for name, column in columns.items()}
+                if self.rule.reorders:
+                    order = np.lexsort((part, user))
+                    part, columns = part[order], {name: column[order] for name, column in columns.items()}
             yield Portion(slice(first, end), user, part, columns)
             forget(self.offsets, *self._columns.values())
 
@@ -114,6 +116,8 @@ class Portion(NamedTuple):
 
 class HeldOutRule(Protocol):
     """Says which events of a log are held out."""
+
+    reorders: bool  # whether a held-out event may come before one for training
 
     def part(self, events: Interactions, place: slice, user: np.ndarray) -> np.ndarray:
         """Return the part (n,) uint8 of consecutive events, all of some users, whose numbers `user` are from 0."""

@@ -126,6 +126,7 @@ class HoldOutEvents(ABC):
     amount: float
     validation: bool
     setting = ""
+    reorders = False  # whether a held-out event may come before one for training
 
     @property
     @abstractmethod
@@ -138,9 +139,9 @@ class HoldOutEvents(ABC):
 
     def refuse_all_or_nothing(self, events: Interactions) -> None:
         """Refuse a rule that leaves nothing for training, or nothing to test."""
-        counts = np.sum([np.bincount(portion.part, minlength=3) for portion in events.portions()], axis=0)
-        training, _, test = counts.tolist()
+        training = int(events.lengths.sum())
         if not training or training == len(events):
+            test = sum(int((portion.part == 2).sum()) for portion in events.portions())
             raise UserError(
                 f"data.{self.setting} {self.amount:g} leaves {training:,} of {len(events):,} events for training "
                 f"and {test:,} for the test: give another number"
@@ -208,6 +209,7 @@ class NewItems(HoldOutEvents):
     """
 
     setting = "test_items"
+    reorders = True
 
     @property
     def said(self) -> str:
