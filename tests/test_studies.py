@@ -33,6 +33,7 @@ DEEPER = {  # what a study is about: a formula, a release or a kernel that no pu
     "activations": ["dprec.models.networks"],
     "convex": ["dprec.accounting", "dprec.convex", "dprec.data"],
     "gpu_compile": ["dprec_kernels"],
+    "elsewhere": ["dprec.gradients"],
     "normals": ["dprec.noise", "dprec_kernels"],
     "shares": ["dprec.accounting", "dprec.data", "dprec.models.items", "dprec.noise"],
     "text_accuracy": ["dprec.run.saved"],
@@ -249,6 +250,39 @@ def test_text_items(tmp_path: Path) -> None:
     model = TextItems(data.items, f"{tmp_path}/items.csv", ["title"], dim=16, blocks=1, learning_rate=0.01)
     study.train(model, data, 60, epsilon=None)
     assert study.judged(model, data)["ndcg_new"] > 1.4 * study.judged(None, data)["ndcg_new"]
+
+
+ADAPTER = """
+import torch
+from torch import nn
+
+def public(layer):
+    def build(users):
+        ids = {"ids": torch.arange(3 * users).view(users, 3) % 7}
+        model = nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), layer())
+        return model, lambda model, batch: model(batch["ids"]).square().sum(1), ids
+    return build
+
+class Nearest(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(3, 12))
+    def forward(self, x):
+        return torch.cdist(x, self.rows)
+
+MODELS = {"linear": public(lambda: nn.Linear(12, 2)), "cdist": public(Nearest),
+          "norm": public(lambda: nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, 2)))}
+"""
+
+
+@pytest.mark.full
+def test_elsewhere(tmp_path: Path) -> None:
+    """By rule, user by user or refused, and never another sum than autograd's."""
+    (tmp_path / "adapter.py").write_text(ADAPTER)
+    rows = run(tmp_path, "elsewhere", "--adapter", "adapter.py")
+    assert [row["way"] for row in rows] == ["by rule", "user by user", "refused"]
+    assert all(row["error"] < 1e-5 for row in rows[:2])
+    assert "batch_norm" in rows[2]["says"]
 
 
 def rises(rows: list[dict]) -> bool:
