@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dprec.benchmarks.process import keep_memory
+from dprec.benchmarks.timing import keep_memory
 from dprec.cli.arguments import CommandLine, PositiveInt
 from dprec.cli.command import Command
 from dprec.errors import UserError
@@ -35,7 +35,7 @@ def bench(line: CommandLine, console: Console) -> None:
     gpu        private steps on a GPU: right or not, time and memory, largest batch, steps on tables
     """
     # Imported here, so that help does not wait for torch.
-    from dprec.benchmarks import find, report
+    from dprec.benchmarks import find, timing
     from dprec.reporting import figure
 
     given = line.options
@@ -48,12 +48,12 @@ def bench(line: CommandLine, console: Console) -> None:
         raise UserError(f"bench {name} draws no picture: leave --picture out")
     if picture:
         figure.pyplot()  # says before anything is measured that there is nothing to draw with
-    rows: list[report.Row] = []
+    rows: list[timing.Row] = []
     with console.status("starting") as status:
         for row in benchmark.run(given.quick, status.update, **more):
             rows.append(row)
             if json_file:
-                report.write_json(rows, Path(json_file))
+                timing.write_json(rows, Path(json_file))
     console.print(benchmark.table(rows))
     if picture:
         benchmark.picture(rows, Path(picture))

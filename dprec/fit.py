@@ -35,7 +35,7 @@ def fit(line: CommandLine, console: Console) -> None:
     """
     # Imported here, so that help does not wait for torch.
     from dprec.cli.parser import full_help, parse
-    from dprec.reporting.single import write_report
+    from dprec.reporting.pages import write_report
     from dprec.run.console import notice_box
     from dprec.run.experiment import Experiment, resume, start
     from dprec.run.saved.resume import folder_to_resume, stored_settings

@@ -31,9 +31,8 @@ def report(line: CommandLine, console: Console) -> None:
     quality beside a baseline, the curves of training, the recipe, and how to reproduce it. Of several runs: ε against
     quality, a row a run. The page holds figures without noise and is as private as metrics.json.
     """
-    from dprec.reporting.comparison import comparison_page
     from dprec.reporting.finished import Finished
-    from dprec.reporting.single import run_page
+    from dprec.reporting.pages import comparison_page, run_page
     from dprec.run.saved.folder import RunFolder, write_private
 
     named, out = line.options.runs, line.options.out

@@ -35,7 +35,7 @@ def tune(line: CommandLine, console: Console) -> None:
     Any --key value of dprec fit overrides the recipe.
     """
     from dprec.accounting.repeated import Repeated
-    from dprec.reporting.single import write_report
+    from dprec.reporting.pages import write_report
     from dprec.run.saved.folder import RunFolder
     from dprec.run.tuning import Tuning, candidates_of
 

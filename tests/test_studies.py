@@ -18,7 +18,7 @@ import torch
 from scipy.special import ndtr
 
 from dprec import Clicks, Sequences, TextItems
-from dprec.auditing import eana
+from dprec.auditing import theory
 from dprec.convex.losses import Logistic, minimum
 from tests.commands.support import ROOT, environment
 from tests.kernels.interpreter import outside
@@ -126,7 +126,7 @@ def test_eana_theorem(tmp_path: Path) -> None:
     rows = run(tmp_path, "eana", "--picture", "picture.png")
     assert len(rows) == 15
     for row in rows:
-        exact = eana.epsilon(eana.added, 1e-7, row["count"], row["sigma"], width=10.0)
+        exact = theory.epsilon(theory.added, 1e-7, row["count"], row["sigma"], width=10.0)
         assert row["exact"] == (pytest.approx(exact) if np.isfinite(exact) else None)
     ratios = [row["ratio"] for row in rows if row["sigma"] == 0.1]
     assert ratios == sorted(ratios, reverse=True), "the more users, the nearer to DP-SGD"

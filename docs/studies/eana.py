@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 import study
-from dprec.auditing import eana
+from dprec.auditing import theory
 from study import Row
 
 RECIPE = "recipes/movielens20m_dual_encoder_paper_sgd.yaml"
@@ -52,8 +52,8 @@ def theorem() -> list[Row]:
     found = []
     for sigma in (0.1, 0.3, 1.0):
         for count in (10, 100, 1_000, 10_000, 100_000):
-            bounds = {"dp_sgd": eana.dp_sgd, "printed": eana.printed, "exact": eana.added}
-            values = {name: eana.epsilon(bound, DELTA, count, sigma, width=WIDTH) for name, bound in bounds.items()}
+            bounds = {"dp_sgd": theory.dp_sgd, "printed": theory.printed, "exact": theory.added}
+            values = {name: theory.epsilon(bound, DELTA, count, sigma, width=WIDTH) for name, bound in bounds.items()}
             values["ratio"] = values["printed"] / values["dp_sgd"]
             finite = {name: value if np.isfinite(value) else None for name, value in values.items()}
             found.append({"sigma": sigma, "count": count, **finite})

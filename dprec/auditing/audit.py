@@ -15,13 +15,11 @@ import torch
 from rich.console import Console
 
 from dprec.accounting.ledger import Ledger
-from dprec.auditing import exposure, steps
-from dprec.auditing.eana import untouched_rows
-from dprec.auditing.exposure import losses_of, trained_model
-from dprec.auditing.group import group_epsilons, most_exposed
-from dprec.auditing.one_run import DOUBT, LowerBound, audited_delta, lower_bound
+from dprec.auditing import evidence, steps
+from dprec.auditing.evidence import DOUBT, LowerBound, audited_delta, losses_of, lower_bound, trained_model
 from dprec.auditing.planted import PREFIX, PUSH, Canaries, Marked, Planted, marked
 from dprec.auditing.systems import System, canaried, recorded
+from dprec.auditing.theory import group_epsilons, most_exposed, untouched_rows
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import Settings
 from dprec.errors import UserError
@@ -200,8 +198,8 @@ def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], d
     """Median and quartiles in bits for each number of occurrences, by rank and by fit; and the error of the fit."""
     references = losses_of(model, planted.references)
     secrets = losses_of(model, planted.secrets)
-    ranked = exposure.by_rank(secrets, references)
-    fitted, own = np.split(exposure.by_fit(np.concatenate([secrets, references]), references), [len(secrets)])
+    ranked = evidence.by_rank(secrets, references)
+    fitted, own = np.split(evidence.by_fit(np.concatenate([secrets, references]), references), [len(secrets)])
     points = [
         {
             "occurrences": count,
@@ -212,7 +210,7 @@ def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], d
         }
         for count, epsilon in groups.items()
     ]
-    return {"exposures": points, "misfit": exposure.misfit(own)}
+    return {"exposures": points, "misfit": evidence.misfit(own)}
 
 
 def _quartiles(bits: np.ndarray) -> dict[str, float]:

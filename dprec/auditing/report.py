@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dprec.accounting.ledger import round_up
-from dprec.auditing.group import USELESS
+from dprec.auditing.theory import USELESS
 from dprec.reporting.figure import DPREC, dress, pyplot, save
 
 MISFIT = 0.05  # of a distribution function: a fit with a larger error is not trusted

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from rich.console import Group
 
-from dprec.benchmarks import report
-from dprec.benchmarks.report import Row
+from dprec.benchmarks import timing
 from dprec.benchmarks.table_steps import MLPERF, NETWORKS, LookUps, Step
+from dprec.benchmarks.timing import Row
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.models import DPFormer
-from dprec.models.learning.mean_loss import mean_loss
+from dprec.models.learning.learner import mean_loss
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
@@ -54,7 +54,7 @@ def run(quick: bool, say: Callable[[str], None]) -> Iterator[Row]:
 
 def table(rows: Sequence[Row]) -> Group:
     shown = {what: [row for row in rows if row["what"] == what] for what in COLUMNS}
-    return Group(*(report.table(found, COLUMNS[what]) for what, found in shown.items() if found))
+    return Group(*(timing.table(found, COLUMNS[what]) for what, found in shown.items() if found))
 
 
 def _gpu() -> str:

@@ -19,13 +19,12 @@ from pathlib import Path
 import numpy as np
 from rich.console import Group
 
-from dprec.benchmarks import report
-from dprec.benchmarks.report import Row
+from dprec.benchmarks import timing
 from dprec.benchmarks.table_steps import MLPERF, NETWORKS, SYSTEMS, LookUps, Network, Pooled, Step
-from dprec.benchmarks.timing import against, race
+from dprec.benchmarks.timing import Row, against, race
 from dprec.errors import UserError
 from dprec.reporting import figure
-from dprec_kernels.threads import one_thread
+from dprec_kernels.processor import one_thread
 
 SIZES = (0.4, 4.0, 8.0)  # GB of tables
 BATCHES = (1024, 2048, 4096)
@@ -138,7 +137,7 @@ def table(rows: Sequence[Row]) -> Group:
     case = "{network}, {table_gb:g} GB, {batch:,} records, {pooling} look-ups, {access}"
     named = [row | {"case": case.format(**row)} for row in rows]
     missing = [f"{row['case']}, {row['system']}: {row['why_not']}" for row in named if row["why_not"]]
-    return Group(report.table(named, COLUMNS, section="case"), report.machine(), *missing)
+    return Group(timing.table(named, COLUMNS, section="case"), timing.machine(), *missing)
 
 
 def picture(rows: Sequence[Row], file: Path) -> None:

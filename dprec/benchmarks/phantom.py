@@ -14,14 +14,13 @@ import torch
 from rich.console import Group
 from torch import Tensor
 
-from dprec.benchmarks import report
+from dprec.benchmarks import timing
 from dprec.benchmarks.peers import SYSTEMS
-from dprec.benchmarks.report import Row
 from dprec.benchmarks.systems import CannotRun, DprecPlain, PlainTransformer, Shape, System
-from dprec.benchmarks.timing import MB, against, peak_mb, race
+from dprec.benchmarks.timing import MB, Row, against, peak_mb, race
 from dprec.data import SequenceBatch
 from dprec.reporting import figure
-from dprec_kernels.threads import of_threads
+from dprec_kernels.processor import of_threads
 
 OPTIONS = ("threads",)  # of the command line
 BASE = DprecPlain.name
@@ -130,9 +129,9 @@ def clipped_sum(system: System, batch: SequenceBatch) -> dict[str, Tensor]:
 
 def table(rows: Sequence[Row]) -> Group:
     """Return the comparison, and why a system has no number."""
-    line = f"ratio: time against dprec non-private. Threads: {rows[0]['threads']}. {report.machine()}"
+    line = f"ratio: time against dprec non-private. Threads: {rows[0]['threads']}. {timing.machine()}"
     missing = [f"{row['shape']}, {row['system']}: {row['why_not']}" for row in rows if row["why_not"]]
-    return Group(report.table(rows, COLUMNS, section="shape"), line, *missing)
+    return Group(timing.table(rows, COLUMNS, section="shape"), line, *missing)
 
 
 def picture(rows: Sequence[Row], file: Path) -> None:

@@ -18,7 +18,7 @@ from dprec.data.selection.packing import padded
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.models import Transformer
-from dprec.models.learning.mean_loss import mean_loss
+from dprec.models.learning.learner import mean_loss
 from dprec.models.networks.causal_network import CausalNetwork
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise

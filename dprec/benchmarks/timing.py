@@ -1,15 +1,15 @@
-"""Side by side: every round gives each system a turn, so that whatever else the machine does hits all alike.
+"""Systems side by side: every round gives each a turn, so that whatever else the machine does hits all alike.
 
-With one thread, seconds are those of the processor: a clock's, where nothing else is at work. With more they are the
-clock's, and nothing else must be at work.
+The rows come as a table on the screen and as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,13 @@ from unittest import mock
 
 import numpy as np
 import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
-from dprec.benchmarks.process import GIVE_BACK, environment
 from dprec.benchmarks.systems import Shape, System
+from dprec.errors import UserError
+from dprec_kernels.products import library
 
 Step = Callable[[], object]  # with a method `fetch`, if it gets ready in time that does not count
 
@@ -125,3 +129,69 @@ def read(file: str, key: str) -> int:
     """Return a number of bytes from a file of `Key: 123 kB` lines."""
     lines = Path(file).read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key + ":")) * 1024
+
+
+# On a small virtual machine a fresh page costs 13 µs, ten times the work of a step on it. These settings keep freed
+# memory in the process, for every system. The C library reads them once, when the process starts.
+KEEP = {"MALLOC_TOP_PAD_": str(1 << 26), "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_MAX_": "0"}
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
+
+
+def environment(memory: Mapping[str, str], threads: int = 1) -> dict[str, str]:
+    """Return the environment of another process that imports what this one does; `memory` is all that its C library is
+    told."""
+    others = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
+    path = os.pathsep.join(filter(None, sys.path))
+    return {**others, **memory, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)}
+
+
+def keep_memory() -> None:
+    """Restart this process once, with an allocator that keeps freed memory, and one thread."""
+    wanted = KEEP | {"OMP_NUM_THREADS": "1"}
+    if sys.platform == "linux" and any(os.environ.get(key) != value for key, value in wanted.items()):
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | wanted)
+
+
+Row = dict[str, Any]
+
+
+def machine() -> str:
+    """Say how busy the machine is that the figures are from, and what multiplies there."""
+    load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
+    return f"The machine's load is {load}; products on a CPU are by {library()}."
+
+
+def table(rows: Sequence[Row], columns: Mapping[str, str], title: str = "", section: str = "") -> Table:
+    """Return a table of these columns, given as {key: heading}; rows of a `section` follow its value."""
+    found = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", padding=(0, 0, 0, 1))
+    for key, heading in columns.items():
+        words = all(isinstance(row[key], str) for row in rows)
+        found.add_column(heading, justify="left" if words else "right", no_wrap=True)
+    last = None
+    for row in rows:
+        if section and row[section] != last:
+            last = row[section]
+            found.add_section()
+            found.add_row(Text(last, style="bold"))
+        found.add_row(*(cell(row[key]) for key in columns))
+    return found
+
+
+def cell(value: object) -> str:
+    """
+    >>> [cell(value) for value in (None, 1234567, 0.01234, 123.4, [0.912, 1.1])]
+    ['', '1,234,567', '0.01', '123', '0.91–1.10']
+    """
+    if isinstance(value, list):
+        return "–".join(cell(part) for part in value)
+    if isinstance(value, float):
+        return f"{value:,.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def write_json(rows: Sequence[Row], file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise UserError(f"--json {file} cannot be written: {error.strerror}") from error

@@ -18,12 +18,12 @@ What a model, its data or its training may not do, and which file refuses it:
     take more than one optimizer or gradient a step           training: lightning_checks, script_checks
     run a backward pass of its own, or change gradients       gradients/tape, bypass
     compute in less precision than the guarantee says         gradients/uses/low_precision, arithmetic
-    change what Lightning's trainer does with a step          switches; training/lightning_checks;
+    change what Lightning's trainer does with a step          switches; training/refusals;
                                                               run/trainer; with several devices distributed/replicas
     change it from a script                                   training: step_order, script_checks
 
 Not refused but taken care of: `entropy` reseeds the generators that masks are drawn from, which `reachable` finds, and
-`training/saved` keeps out of a checkpoint what is not private. `verify` uses three of these files: `same_draws` gives
-two passes the same random numbers, `fixed_draws` has random operations that do not depend on a batch's shape, and
+`training/callback` keeps out of a checkpoint what is not private. `verify` uses three of these files: `same_draws`
+gives two passes the same random numbers, `fixed_draws` has random operations that do not depend on a batch's shape, and
 `perturbed` moves weights for a while.
 """

@@ -5,10 +5,18 @@ of the recommended lists, a kind in `lists`; of clicks or classes, a name in `CL
 its value in `compute`. `Metric` is the base of all.
 """
 
-from dprec.metrics.lists import ListMetrics
-from dprec.metrics.metric import Metric
-from dprec.metrics.predictions import ClassMetrics, ClickMetrics
-from dprec.metrics.ranking import GAINS, RankingMetrics, hit_at, mrr_at, ndcg_at, precision_at, recall_at, target_ranks
+from dprec.metrics.metric import ClassMetrics, ClickMetrics, Metric
+from dprec.metrics.ranking import (
+    GAINS,
+    ListMetrics,
+    RankingMetrics,
+    hit_at,
+    mrr_at,
+    ndcg_at,
+    precision_at,
+    recall_at,
+    target_ranks,
+)
 
 __all__ = [
     "GAINS",

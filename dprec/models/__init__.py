@@ -6,8 +6,7 @@ in `run/tasks`, which says by what it is judged.
 """
 
 from dprec.models.base import Recommender, SequenceRecommender
-from dprec.models.click_networks import DLRM, PCTR, Logistic
-from dprec.models.clicks import ClickModel
+from dprec.models.clicks import DLRM, PCTR, ClickModel, Logistic
 from dprec.models.dpformer import DPFormer
 from dprec.models.dual_encoder import DualEncoder
 from dprec.models.learning.learner import Learner

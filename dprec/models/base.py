@@ -13,9 +13,8 @@ from torch import Tensor
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.errors import UserError
 from dprec.metrics import RankingMetrics
-from dprec.models.items.features import ContextVectors, ItemsWithFeatures, file_of_items, refuse_half
+from dprec.models.items.features import ContextVectors, ItemsWithFeatures, file_of_items, new_table, refuse_half
 from dprec.models.items.negatives import Negatives, in_batch_softmax, shared_negatives
-from dprec.models.items.tables import new_table
 from dprec.models.learning.learner import Learner, refuse_unless
 from dprec_kernels import catalogue_softmax
 

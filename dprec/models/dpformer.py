@@ -16,7 +16,7 @@ from dprec.errors import UserError
 from dprec.models.items import shares as item_shares
 from dprec.models.learning.learner import refuse_unless
 from dprec.models.learning.optimizers import PlainRows
-from dprec.models.networks.reattentive import ReAttentiveNetwork
+from dprec.models.networks.reattention import ReAttentiveNetwork
 from dprec.models.transformer import Transformer
 
 

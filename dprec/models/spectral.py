@@ -13,12 +13,11 @@ from dprec.data.draws.batch import RankingBatch
 from dprec.models.base import at_last
 from dprec.models.described import DescribedRecommender
 from dprec.models.items.discriminant import DiscriminantItems, again_release, leading_release, more_release
-from dprec.models.items.repeats import Repeats, repeat_release
 from dprec.models.items.spectral import SpectralItems, spectral_releases
-from dprec.models.items.succession import step_release
+from dprec.models.items.succession import Repeats, repeat_release, step_release
 from dprec.models.learning.learner import refuse_unless
 from dprec.models.networks.causal_network import Activation
-from dprec.models.networks.reattentive import ReAttentiveNetwork
+from dprec.models.networks.reattention import ReAttentiveNetwork
 
 
 class Spectral(DescribedRecommender):

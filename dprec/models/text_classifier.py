@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from dprec.data.draws.batch import PersonTextBatch, TextBatch
 from dprec.errors import UserError, first_line, refuse_missing
-from dprec.metrics.predictions import ClassMetrics
+from dprec.metrics.metric import ClassMetrics
 from dprec.models.learning.learner import Learner, refuse_unless
-from dprec.models.networks.low_rank import add_low_rank, freeze
-from dprec.models.networks.pretrained import pretrained
+from dprec.models.networks.pretrained import add_low_rank, freeze, pretrained
 
 SMALL: Mapping[str, Any] = {
     "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128,

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from dprec.models.base import SequenceRecommender
-from dprec.models.items.tables import copied_table
+from dprec.models.items.features import copied_table
 from dprec.models.networks.causal_network import Activation, CausalNetwork, Norm
 
 

@@ -20,7 +20,7 @@ from dprec.privacy.cores import OneCore
 from dprec.privacy.cores.adding import Adding
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import Step, StepCheck
-from dprec_kernels.sparse import of_rows
+from dprec_kernels.tables import of_rows
 
 
 class PrivateGradient:

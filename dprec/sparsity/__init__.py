@@ -4,10 +4,8 @@ A strategy of your own is a subclass of `RowChoice` or of `NoiseSchedule`; the r
 """
 
 from dprec.accounting.release import Release
-from dprec.sparsity.adafest import AdaFEST
-from dprec.sparsity.dense import Dense
-from dprec.sparsity.eana import EANA
-from dprec.sparsity.exponential import ExponentialSelection
+from dprec.sparsity.adafest import AdaFEST, ExponentialSelection
+from dprec.sparsity.eana import EANA, Dense
 from dprec.sparsity.fest import FEST
 from dprec.sparsity.lazydp import LazyDP
 from dprec.sparsity.rows.kinds import TOUCHED, BatchRows, Counts, NoiseSchedule, Rates, RowChoice, Strategy, Touched

@@ -21,8 +21,8 @@ from dprec.gradients.parameters import trained_parameters
 from dprec.gradients.uses.batches import before_filling
 from dprec.lightning import beside
 from dprec.privacy.steps import PrivateSteps
-from dprec.training.lightning_checks import refuse_hooks
-from dprec.training.micro_batches import Rows
+from dprec.training.loaders import Rows
+from dprec.training.refusals import refuse_hooks
 from dprec.training.step_order import PrivateGradients, StepOrder
 
 if TYPE_CHECKING:

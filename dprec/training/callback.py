@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
@@ -13,13 +14,12 @@ from dprec.checks.switches import refuse_lacking, refuse_switches, switches_of
 from dprec.contract import AsksOfAll, Drawable, offers
 from dprec.data.draws.length import draw_from, steps_of
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of, refuse_strategy
-from dprec.lightning import Callback
+from dprec.lightning import Callback, kinds
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, TrainingTarget
 from dprec.training.automatic import AutomaticStep, not_begun
-from dprec.training.lightning_checks import refuse_averaging, refuse_module, refuse_overtaking, refuse_tuners
 from dprec.training.loaders import private_loader
-from dprec.training.saved import begins_anew, forget_evaluation, forget_measured
+from dprec.training.refusals import refuse_averaging, refuse_module, refuse_overtaking, refuse_tuners
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -125,3 +125,56 @@ class Privacy(PrivateRun, Callback):
         resumed = trainer.state.fn == "fit"
         for name in begins_anew(trainer.callbacks) if resumed else ():  # type: ignore[attr-defined]
             warnings.warn(f"{name} begins anew: what it had measured of the data is in no checkpoint", stacklevel=2)
+
+
+EVALUATION = ("validate_loop", "test_loop", "predict_loop")
+MEASURING = ("callbacks.Checkpoint", "callbacks.EarlyStopping", "callbacks.spike.SpikeDetection", "callbacks.Timer")
+# Of Lightning's own, those whose states follow from weights.
+KEPT = ("callbacks.BaseFinetuning", "callbacks.StochasticWeightAveraging", "callbacks.WeightAveraging")
+
+
+def forget_evaluation(checkpoint: MutableMapping[str, Any]) -> None:
+    """Set Lightning's counts of evaluated batches to zero: one long history is a batch more.
+
+    >>> counts = {"total": {"ready": 3}, "is_last_batch": True}
+    >>> loops = {"fit_loop": {"epoch_loop.val_loop.batch_progress": counts, "epoch_progress": {"total": 2}}}
+    >>> forget_evaluation({"loops": loops})
+    >>> loops["fit_loop"]["epoch_loop.val_loop.batch_progress"], loops["fit_loop"]["epoch_progress"]
+    ({'total': {'ready': 0}, 'is_last_batch': False}, {'total': 2})
+    """
+    for loop, state in checkpoint.get("loops", {}).items():
+        for key in state:
+            if loop in EVALUATION or ".val_loop." in key:
+                state[key] = _zeroed(state[key])
+
+
+def forget_measured(checkpoint: MutableMapping[str, Any], callbacks: Iterable[pl.Callback]) -> None:
+    """Leave out the states of callbacks that keep a metric, or how long training took.
+
+    >>> from pytorch_lightning.callbacks import Timer
+    >>> saved = {"callbacks": {Timer().state_key: {"time_elapsed": 0.1}, "Mine": {"rounds": 3}}}
+    >>> forget_measured(saved, [Timer()])
+    >>> saved
+    {'callbacks': {'Mine': {'rounds': 3}}}
+    """
+    for callback in callbacks:
+        if _measures(callback):
+            checkpoint.get("callbacks", {}).pop(callback.state_key, None)
+
+
+def begins_anew(callbacks: Iterable[pl.Callback]) -> list[str]:
+    """Return the names of callbacks that do after a resume what they would not have done without a break."""
+    measuring = [each for each in callbacks if isinstance(each, kinds(*MEASURING))]
+    blind = [each for each in measuring if isinstance(each, kinds(MEASURING[0])) and not getattr(each, "monitor", None)]
+    return [type(each).__name__ for each in measuring if each not in blind]
+
+
+def _measures(callback: pl.Callback) -> bool:
+    own = type(callback).__module__.startswith(("pytorch_lightning.", "lightning."))
+    return isinstance(callback, kinds(*MEASURING)) or (own and not isinstance(callback, kinds(*KEPT)))
+
+
+def _zeroed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _zeroed(inner) for key, inner in value.items()}
+    return type(value)(0) if isinstance(value, (bool, int, float)) else value

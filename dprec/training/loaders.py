@@ -1,17 +1,24 @@
-"""Loaders whose draws can be accounted for, of any data set with one item per user."""
+"""Loaders whose draws can be accounted for, and the micro-batches that a collate function makes of a draw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from inspect import signature
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from dprec.contract import Drawable, UserData, refuse_without
+from dprec.contract import Drawable, Losses, UserData, refuse_without
+from dprec.data.draws.buckets import Buckets
 from dprec.data.draws.poisson import UserBatches, user_batches
 from dprec.errors import UserError, meant, refuse_other_kinds
-from dprec.training.micro_batches import MicroBatches
+from dprec.gradients.layouts.layout import tensors_in
+from dprec.gradients.uses.batches import batch_tensors
 
 
 def private_loader(
@@ -75,3 +82,121 @@ def private_loader(
 KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers")
 USUAL = {"sampling": "poisson", "sampling_seed": None, "unit": "user"}
 FIXED = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "generator"}
+
+
+@dataclass
+class Rows:
+    """A micro-batch that has no length of its own: a tuple, list or mapping of tensors with a row for each user.
+
+    >>> part = Rows((torch.zeros(3, 2), torch.ones(3)))
+    >>> len(part)
+    3
+    """
+
+    content: Any
+
+    def __len__(self) -> int:
+        return next((len(tensor) for tensor in tensors_in([self.content]) if tensor.dim()), 0)
+
+    def __iter__(self) -> NoReturn:
+        raise _no_content()
+
+    def __getitem__(self, _: Any) -> NoReturn:
+        raise _no_content()
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> NoReturn:
+        raise _no_content()
+
+
+def _no_content() -> UserError:
+    return UserError(
+        "a micro-batch is used as what collate_fn made, which is its .content: in a loop give training.step(batch) the "
+        "whole batch as it is, which calls losses with the content of each"
+    )
+
+
+class OfContent:
+    """One loss per user, of micro-batches as they come from the loader."""
+
+    def __init__(self, losses: Losses) -> None:
+        self.__wrapped__ = losses
+
+    def __call__(self, part: Any) -> Tensor:
+        return self.__wrapped__(part.content if isinstance(part, Rows) else part)
+
+
+class MicroBatches:
+    """A loader's collate function: cuts the drawn users' items into groups, and has a script's own collate each.
+
+    Args:
+        collate: makes a batch of some items, as in any loader.
+        max_users: users of a micro-batch at most.
+        tokens: users times the longest of them at most, where items have a length: that of their longest tensor or
+            list. Longest first, so that little of a micro-batch is padding.
+        expected: users in a step, on average.
+
+    Items of several lengths are grouped by bucket (`dprec.data.draws.buckets`). A collate function that pads them by
+    `pad_rows` then gives a user's row the same shape whoever else is drawn.
+    """
+
+    def __init__(
+        self,
+        collate: Callable[[Any], Any],
+        max_users: int | None = None,
+        tokens: int | None = None,
+        expected: float = 1000,
+    ) -> None:
+        self._buckets = Buckets(expected)
+        for name, value in (("max_users", max_users), ("tokens", tokens)):
+            if value is not None and value < 1:
+                raise UserError(f"{name} is {value}: give a micro-batch at least 1")
+        self.collate, self.max_users, self.tokens = collate, max_users, tokens
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        return [_counted(self.collate([items[place] for place in group])) for group in self._groups(items)]
+
+    def _groups(self, items: Sequence[Any]) -> list[Sequence[int]]:
+        lengths = np.array([_length(item) for item in items], dtype=np.int64)
+        if self.tokens is None and len(set(lengths.tolist())) > 1:
+            groups = self._buckets.groups(lengths, 2**62, self.max_users)
+        elif self.tokens is not None:
+            groups = self._buckets.groups(lengths, self.tokens, self.max_users)
+        else:
+            most = self.max_users or max(1, len(items))
+            return [range(start, min(start + most, len(items))) for start in range(0, len(items), most)]
+        return [rows.tolist() for rows, _ in groups]
+
+
+def moved(part: Any, device: torch.device) -> Any:
+    """Return a micro-batch on this device."""
+    if isinstance(part, Rows):
+        return Rows(tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, part.content))
+    return part.to(device) if hasattr(part, "to") else part
+
+
+def _counted(batch: Any) -> Any:
+    """Return what a collate function made, such that it has a length: how many users' rows it holds."""
+    if isinstance(batch, Tensor) or (is_dataclass(batch) and hasattr(batch, "__len__")):
+        return batch
+    if isinstance(batch, Mapping) and not isinstance(batch, dict):
+        batch = dict(batch)  # a tokenizer's, say
+    if not batch_tensors(batch):
+        raise UserError(
+            f"collate_fn returns a {type(batch).__name__} without tensors: return a tensor with one row per user, or "
+            "a tuple, list, mapping or dataclass of such"
+        )
+    return Rows(batch)
+
+
+def _length(item: Any) -> int:
+    """Return the length of the longest tensor or list in an item."""
+    if isinstance(item, Tensor):
+        return len(item) if item.dim() else 1
+    if isinstance(item, Mapping):
+        return max(map(_length, item.values()), default=1)
+    if isinstance(item, np.ndarray):
+        return len(item) if item.ndim else 1
+    if isinstance(item, list) and not (item and isinstance(item[0], (Tensor, np.ndarray, list, Mapping))):
+        return len(item)
+    return max(map(_length, item), default=1) if isinstance(item, (tuple, list)) else 1

@@ -29,9 +29,8 @@ from dprec.errors import UserError, meant, refuse_other_kinds
 from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, TrainingTarget
-from dprec.training.loaders import private_loader
-from dprec.training.micro_batches import OfContent, moved
-from dprec.training.script_checks import refuse_asking, refuse_losses, refuse_optimizer
+from dprec.training.loaders import OfContent, moved, private_loader
+from dprec.training.refusals import refuse_asking, refuse_losses, refuse_optimizer
 from dprec.training.step_order import PrivateGradients, StepOrder, identity, refuse_written
 
 _END = object()  # of a pass

@@ -18,7 +18,7 @@ from dprec.gradients.layouts.layout import FORM, RANDOM, operation_name, tensors
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.look_up import LookUpCall, look_up_of
 from dprec_kernels.catalogue_softmax import catalogue_softmax, reference
-from dprec_kernels.sparse import of_rows
+from dprec_kernels.tables import of_rows
 
 PART = 1 << 18  # scores of a catalogue that are held at once
 LOW = (torch.float32, torch.bfloat16, torch.float16)

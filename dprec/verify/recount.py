@@ -19,7 +19,7 @@ from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, filled_up, select_alone
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.ordering import distinct
-from dprec_kernels.sparse import of_rows
+from dprec_kernels.tables import of_rows
 
 Vector = dict[str, Tensor]  # a number for each entry of each parameter; a parameter that is left out is zero
 

@@ -1,4 +1,4 @@
-"""What is known of this processor before anything is measured.
+"""What is known of this processor before anything is measured, and how many threads torch has.
 
 A measurement could come out one way now, and the other way when a run is resumed on the same processor: its sums would
 be others.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -56,3 +58,28 @@ def _described() -> str:
         return Path("/proc/cpuinfo").read_text()
     except OSError:  # elsewhere than on Linux
         return platform.processor()
+
+
+@contextmanager
+def of_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads.
+
+    >>> before = torch.get_num_threads()
+    >>> with of_threads(1):
+    ...     print(torch.get_num_threads())
+    1
+    >>> torch.get_num_threads() == before
+    True
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    with of_threads(1):
+        yield

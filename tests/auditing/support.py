@@ -13,7 +13,7 @@ import torch
 from torch import Size, Tensor
 
 from dprec.auditing import steps
-from dprec.auditing.one_run import LowerBound, lower_bound
+from dprec.auditing.evidence import LowerBound, lower_bound
 from dprec.auditing.planted import CanariedSequences, Canaries, marked
 from dprec.gradients import norms
 from dprec.gradients.contributions import Contribution, Rows

@@ -12,13 +12,12 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from dprec.auditing import exposure, report
+from dprec.auditing import evidence, report
 from dprec.auditing.audit import breaches
-from dprec.auditing.eana import untouched_rows
-from dprec.auditing.exposure import losses_of
-from dprec.auditing.one_run import LowerBound
+from dprec.auditing.evidence import LowerBound, losses_of
 from dprec.auditing.planted import CanariedSequences, Canaries
 from dprec.auditing.steps import Gauge
+from dprec.auditing.theory import untouched_rows
 from dprec.data import Sequences
 from dprec.models import DualEncoder
 from dprec.training.callback import Privacy
@@ -34,7 +33,7 @@ def test_the_distribution_function_is_right_far_below_where_scipy_ends(shape: fl
     with mpmath.workdps(60):
         density = lambda t: 2 * mpmath.npdf(t) * mpmath.ncdf(shape * t)  # noqa: E731
         exact = mpmath.log(mpmath.quad(density, [-mpmath.inf, x - 4, x - 1, x - 0.2, x]))
-    found = exposure.log_below(np.array([1.0 + 2 * x]), shape, place=1.0, width=2.0)
+    found = evidence.log_below(np.array([1.0 + 2 * x]), shape, place=1.0, width=2.0)
     assert found[0] == pytest.approx(float(exact), rel=1e-6)
 
 
@@ -42,7 +41,7 @@ def test_a_loss_nobody_learned_has_the_exposure_of_chance() -> None:
     """Uniform ranks: P[exposure > b] is 2^-b, by rank and by fit."""
     draw = np.random.default_rng(0)
     references, losses = draw.normal(5, 2, 16_384), draw.normal(5, 2, 4000)
-    for bits in (exposure.by_rank(losses, references), exposure.by_fit(losses, references)):
+    for bits in (evidence.by_rank(losses, references), evidence.by_fit(losses, references)):
         for b in (1, 2, 4):
             share = 2.0**-b
             assert (bits > b).mean() == pytest.approx(share, abs=4 * (share / 4000) ** 0.5)
@@ -51,8 +50,8 @@ def test_a_loss_nobody_learned_has_the_exposure_of_chance() -> None:
 def test_ranks_end_where_the_references_do_and_the_fit_goes_on() -> None:
     references = stats.skewnorm(3, 1, 2).rvs(16_384, random_state=1)
     losses = np.array([references.min() - 1, references.min() - 4])
-    assert exposure.by_rank(losses, references).tolist() == [14.0, 14.0]
-    first, second = exposure.by_fit(losses, references)
+    assert evidence.by_rank(losses, references).tolist() == [14.0, 14.0]
+    first, second = evidence.by_fit(losses, references)
     assert 14 < first < second
 
 
@@ -61,13 +60,13 @@ def test_a_fit_that_does_not_fit_says_so(draws: str, low: float, high: float) ->
     draw = np.random.default_rng(2)
     both = np.concatenate([draw.normal(-4, 1, 2000), draw.normal(4, 1, 2000)])
     references = stats.skewnorm(3).rvs(4000, random_state=2) if draws == "skewnorm" else both
-    assert low <= exposure.misfit(exposure.by_fit(references, references)) <= high
+    assert low <= evidence.misfit(evidence.by_fit(references, references)) <= high
 
 
 def test_a_model_that_tells_nobody_apart_exposes_nobody() -> None:
     references, losses = np.full(200, 3.0), np.full(5, 3.0)
-    assert (exposure.by_rank(losses, references) <= 0).all()
-    assert (exposure.by_fit(losses, references) == 0).all()
+    assert (evidence.by_rank(losses, references) <= 0).all()
+    assert (evidence.by_fit(losses, references) == 0).all()
 
 
 HELD = 2  # users with the same secret
@@ -86,7 +85,7 @@ def median_bits(broken: Broken, seed: int = 0) -> tuple[float, float]:
     with broken():
         trainer(Privacy(epsilon=0.5, noise_seed=seed, verify=0), max_steps=40).fit(model, data)
     losses = [losses_of(model.eval(), rows) for rows in (data.planted.secrets, data.planted.references)]
-    return float(np.median(exposure.by_rank(*losses))), float(np.median(exposure.by_fit(*losses)))
+    return float(np.median(evidence.by_rank(*losses))), float(np.median(evidence.by_fit(*losses)))
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from scipy import integrate, stats
 
 from dprec.accounting import composition as accounting
 from dprec.accounting.ledger import Event, Ledger
-from dprec.auditing import eana, steps
-from dprec.auditing.group import group_epsilon, group_epsilons, most_exposed
-from dprec.auditing.one_run import at_least, audited_delta, chance, lower_bound
+from dprec.auditing import steps, theory
+from dprec.auditing.evidence import at_least, audited_delta, chance, lower_bound
+from dprec.auditing.theory import group_epsilon, group_epsilons, most_exposed
 from tests.auditing.support import (
     Broken,
     noise_on_touched_rows_only,
@@ -265,32 +265,34 @@ def divergence(alpha: float, first: stats.rv_continuous, second: stats.rv_contin
 @pytest.mark.parametrize(("alpha", "m", "x", "sigma"), CASES)
 def test_both_directions_are_the_divergences_of_the_outputs(alpha: float, m: int, x: float, sigma: float) -> None:
     without, with_user = stats.norm(0, sigma * m**0.5), stats.norm(x, sigma * (m + 1) ** 0.5)
-    assert eana.added(alpha, m, x, sigma) == pytest.approx(divergence(alpha, with_user, without), rel=1e-6, abs=1e-9)
-    assert eana.removed(alpha, m, x, sigma) == pytest.approx(divergence(alpha, without, with_user), rel=1e-6, abs=1e-9)
+    assert theory.added(alpha, m, x, sigma) == pytest.approx(divergence(alpha, with_user, without), rel=1e-6, abs=1e-9)
+    assert theory.removed(alpha, m, x, sigma) == pytest.approx(
+        divergence(alpha, without, with_user), rel=1e-6, abs=1e-9
+    )
 
 
 def test_the_numbers_of_the_theorem() -> None:
     """d0 = 10, L = 1: ten coordinates, of which the first takes the whole vector."""
-    assert eana.added(5.0, 20) == pytest.approx(0.160, abs=5e-4)
-    assert eana.printed(5.0, 20) == pytest.approx(0.215, abs=5e-4)
+    assert theory.added(5.0, 20) == pytest.approx(0.160, abs=5e-4)
+    assert theory.printed(5.0, 20) == pytest.approx(0.215, abs=5e-4)
     for alpha in (1.5, 3.0, 10.0):
         others = divergence(alpha, stats.norm(0, 51**0.5), stats.norm(0, 50**0.5))
         first = divergence(alpha, stats.norm(1, 51**0.5), stats.norm(0, 50**0.5))
-        assert eana.added(alpha, 50, width=10) == pytest.approx(first + 9 * others, rel=1e-6)
+        assert theory.added(alpha, 50, width=10) == pytest.approx(first + 9 * others, rel=1e-6)
 
 
 def test_the_printed_bound_holds_and_is_loose() -> None:
     alpha = np.linspace(1.01, 19.9, 400)
     for sigma in (0.1, 1.0, 10.0):
-        exact = np.maximum(eana.added(alpha, 20, sigma=sigma), eana.removed(alpha, 20, sigma=sigma))
-        assert (eana.printed(alpha, 20, sigma=sigma) >= exact).all()
-    assert float(eana.printed(5.0, 20) / eana.added(5.0, 20)) > 1.3
+        exact = np.maximum(theory.added(alpha, 20, sigma=sigma), theory.removed(alpha, 20, sigma=sigma))
+        assert (theory.printed(alpha, 20, sigma=sigma) >= exact).all()
+    assert float(theory.printed(5.0, 20) / theory.added(5.0, 20)) > 1.3
 
 
 def test_a_rare_item_costs_a_user_more_than_popular_ones() -> None:
-    popular = eana.of_user(2.0, [1000] * 9, [1 / 3] * 9, sigma=1.0)
-    one_rare = eana.of_user(2.0, [1000] * 8 + [3], [1 / 3] * 9, sigma=1.0)
+    popular = theory.of_user(2.0, [1000] * 9, [1 / 3] * 9, sigma=1.0)
+    one_rare = theory.of_user(2.0, [1000] * 8 + [3], [1 / 3] * 9, sigma=1.0)
     assert one_rare > 10 * popular
-    assert np.isinf(eana.of_user(2.0, [1000, 0], [0.5, 0.5], sigma=1.0))
-    equal = eana.of_user(2.0, [50] * 4, [0.5] * 4, sigma=1.0)
-    assert equal == pytest.approx(float(eana.added(2.0, 50, width=4)))  # equation 9 implies equation 1
+    assert np.isinf(theory.of_user(2.0, [1000, 0], [0.5, 0.5], sigma=1.0))
+    equal = theory.of_user(2.0, [50] * 4, [0.5] * 4, sigma=1.0)
+    assert equal == pytest.approx(float(theory.added(2.0, 50, width=4)))  # equation 9 implies equation 1

@@ -19,9 +19,9 @@ from torch import Tensor
 from dprec.bench import main as bench
 from dprec.benchmarks import lazydp, peers
 from dprec.benchmarks.phantom import SHAPES, SMALL
-from dprec.benchmarks.report import Row
 from dprec.benchmarks.systems import DprecPrivate, PlainTransformer
 from dprec.benchmarks.table_steps import LongRunning, LookUps, Pooled, Step
+from dprec.benchmarks.timing import Row
 from dprec.data import SequenceBatch
 from dprec.models import Transformer
 from dprec.models.clicks import FeatureTables
@@ -183,7 +183,7 @@ def test_rows_outlive_a_process_that_is_killed(
     monkeypatch.setattr(lazydp, "measured", killed_at_lazydp)
     monkeypatch.setattr(lazydp, "cases", lambda sweeps, quick: [lazydp.Case(4.0)])
     seen = []
-    monkeypatch.setattr("dprec.benchmarks.report.write_json", lambda rows, file: seen.append(len(rows)))
+    monkeypatch.setattr("dprec.benchmarks.timing.write_json", lambda rows, file: seen.append(len(rows)))
     assert bench(["lazydp", "--json", str(tmp_path / "rows.json")]) == 0
     assert seen == [1, 2, 3], "each row is written as it is measured"
     shown = " ".join(capsys.readouterr().out.split())

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dprec.benchmarks.process import GIVE_BACK, environment
+from dprec.benchmarks.timing import GIVE_BACK, environment
 
 pytestmark = pytest.mark.nightly
 

@@ -16,8 +16,7 @@ from dprec.data.logs.histories import Histories
 from dprec.errors import UserError
 from dprec.models import PrivateALS, Spectral
 from dprec.models.items.discriminant import DiscriminantItems
-from dprec.models.items.repeats import EDGES, NEW, Repeats, repeat_counts
-from dprec.models.items.succession import MOST, Steps, Succession, steps, together
+from dprec.models.items.succession import EDGES, MOST, NEW, Repeats, Steps, Succession, repeat_counts, steps, together
 from dprec.models.private_als import GRAM, common, factor_sums, item_vectors, user_vectors
 from dprec.training.callback import Privacy
 from tests.privacy.support import data, fit, trainer

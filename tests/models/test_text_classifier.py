@@ -17,7 +17,7 @@ from dprec.errors import UserError
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import trained_parameters
-from dprec.models.networks.low_rank import add_low_rank
+from dprec.models.networks.pretrained import add_low_rank
 from tests.one_micro_batch import clipped_sums, off, sum_of_each
 
 transformers = pytest.importorskip("transformers")

@@ -18,7 +18,7 @@ from dprec.fit import main as fit
 from dprec.report import main as report
 from dprec.reporting.finished import Finished
 from dprec.reporting.html import line_chart, points_chart
-from dprec.reporting.single import in_plain_words, run_page
+from dprec.reporting.pages import in_plain_words, run_page
 
 CHROMIUM = shutil.which("chromium")
 VOID = {"meta", "line", "circle", "polyline", "br"}

@@ -23,7 +23,7 @@ from dprec.gradients.clipping import Clipping
 from dprec.gradients.uses.batches import filled_up
 from dprec.models import DualEncoder
 from dprec.noise.gaussian import Ahead, GaussianNoise
-from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, dense
+from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, eana
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.rows import row_rules
 from dprec.training.callback import Privacy
@@ -133,12 +133,12 @@ def gradients_without_noise() -> Iterator[None]:
 @contextmanager
 def step_without_noise() -> Iterator[None]:
     """A table under `Dense` moves by its sum alone."""
-    right = dense.dense_noise
+    right = eana.dense_noise
 
     def wrong(table: Tensor, std: float, *rest: Any, **options: Any) -> None:
         right(table, 0.0, *rest, **options)
 
-    with mock.patch.object(dense, "dense_noise", wrong):
+    with mock.patch.object(eana, "dense_noise", wrong):
         yield
 
 

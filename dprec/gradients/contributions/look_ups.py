@@ -27,7 +27,7 @@ from dprec_kernels.joint import Vectors
 from dprec_kernels.ordering import distinct, is_among
 from dprec_kernels.paths import host_readable
 from dprec_kernels.products import multiply_each
-from dprec_kernels.sending import spread
+from dprec_kernels.tables import spread
 from dprec_kernels.wide_sum import add_product, lengths
 
 # Ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dprec.data.formats.format import not_utf8, refuse_other_encodings
 from dprec.data.logs.ids import digest_of, normal_texts
 from dprec.errors import UserError, first_line
+from dprec_kernels.file_tensor import file_tensor
 
 VALUES = 4  # of an item in a column, the first of them count; `|` stands between them
 ITEM = "item"  # the column of item ids
@@ -151,3 +152,40 @@ class ContextVectors(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Return the vectors (B, T, d) of values (B, T, C), which count from 1; 0 is a missing one and adds nothing."""
         return sum_of_vectors(self.table, (values + self.before) * (values != 0))
+
+
+Lookup = TypeVar("Lookup", bound=nn.Embedding | nn.EmbeddingBag)
+
+
+def new_table(kind: type[Lookup], rows: int, dim: int, memory_map: str | None, **options: Any) -> Lookup:
+    """Return kind(rows, dim, **options), its weight in a file in the folder `memory_map` if there is one."""
+    if memory_map is None:
+        return kind(rows, dim, **options)
+    made = kind(rows, dim, _weight=in_folder(memory_map, rows, dim), **options)
+    made.reset_parameters()  # draws the same values as in memory
+    return made
+
+
+def copied_table(table: nn.Embedding, memory_map: str | None) -> nn.Embedding:
+    """Return another table with the same initial values, which is trained too."""
+    with torch.no_grad():
+        if memory_map is None:
+            weight = table.weight.clone()
+        else:
+            weight = in_folder(memory_map, *table.weight.shape).copy_(table.weight)
+    return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=table.padding_idx)
+
+
+# Tables in files: those that are larger than memory.
+
+
+def in_folder(folder: str, rows: int, dim: int) -> Tensor:
+    """Return room for a table in a new file in this folder."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return file_tensor(folder, (rows, dim))
+    except OSError as error:
+        raise UserError(
+            f"model.memory_map is {folder}, where no file of {4e-9 * rows * dim:.3g} GB can be made: "
+            f"{error.strerror or error}; give a folder on a disk with room"
+        ) from None

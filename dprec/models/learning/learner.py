@@ -9,21 +9,22 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from dprec.accounting.release import ExactSums, Release
 from dprec.accounting.terms import Terms, terms_of
+from dprec.contract import Losses
 from dprec.data.draws.length import draw_from, steps_of
-from dprec.distributed.ranks import deal
+from dprec.distributed.ranks import ALONE, Ranks, deal
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of
 from dprec.errors import UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.lightning import LightningModule
 from dprec.metrics.metric import Metric
 from dprec.models.learning import optimizers
-from dprec.models.learning.mean_loss import mean_loss
 from dprec_kernels.file_tensor import in_file
 
 
@@ -139,7 +140,7 @@ class Learner(LightningModule):
             raise UserError(
                 f"model.memory_map is {self.memory_map}, but no table of {type(self).__name__} on {self.device} is in "
                 "a file: train on the CPU, make tables with "
-                "dprec.models.items.tables.new_table, or leave it out"
+                "dprec.models.items.features.new_table, or leave it out"
             )
         if terms.last is None:
             deal(getattr(self.trainer.train_dataloader, "batch_sampler", None), ranks)
@@ -210,3 +211,47 @@ def refuse_unless(fits: bool, name: str, value: object, instead: str = "another 
     """Refuse an argument of a model that is out of range, and say what to give `instead`."""
     if not fits:
         raise UserError(f"model.{name} is {value}, which is out of range: give {instead}")
+
+
+def mean_loss(
+    parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any], ranks: Ranks = ALONE
+) -> Tensor:
+    """Return the mean loss of all processes' users, whose `backward()` gives every parameter its gradient.
+
+    Gradients are computed here, micro-batch by micro-batch: what autograd keeps of a whole batch may be larger than
+    memory. A batch of nobody has the loss 0.
+
+    >>> layer = nn.Linear(1, 1, bias=False)
+    >>> batch = [torch.ones(1, 1), torch.ones(2, 1)]
+    >>> mean_loss({"weight": layer.weight}, lambda part: 2 * layer(part)[:, 0], batch).backward()
+    >>> layer.weight.grad
+    tensor([[2.]])
+    """
+    loss: Tensor = _MeanLoss.apply(losses, batch, ranks, *parameters.values())
+    return loss
+
+
+class _MeanLoss(torch.autograd.Function):
+    """Has its gradients before anybody asks for them, and hands them out once."""
+
+    @staticmethod
+    def forward(ctx: Any, losses: Losses, batch: Sequence[Any], ranks: Ranks, *parameters: nn.Parameter) -> Tensor:
+        users = ranks.total(sum(map(len, batch)))
+        ctx.gradients = [torch.zeros_like(parameter) for parameter in parameters]
+        mean = torch.zeros((), dtype=torch.float64)
+        for part in filter(len, batch):
+            with torch.enable_grad():
+                loss = losses(getattr(part, "content", part)).sum() / users  # of a loader of a user's own
+            mean += float(loss.detach())
+            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            for gradient, own in zip(ctx.gradients, found, strict=True):
+                if own is not None:
+                    gradient.add_(own)
+        ranks.sum_all_(ctx.gradients)
+        ranks.sum_(mean)
+        return mean.to(parameters[0].device, torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *scale: Tensor) -> tuple[Any, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        return None, None, None, *(gradient.mul_(scale[0]) for gradient in gradients)

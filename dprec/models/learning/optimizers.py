@@ -14,8 +14,7 @@ from dprec.errors import UserError
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.paths import lies_plainly, on_card
-from dprec_kernels.sending import spread
-from dprec_kernels.tables import Tables
+from dprec_kernels.tables import Tables, spread
 
 _Rows: TypeAlias = "tuple[nn.Parameter, Tensor, Tensor, dict[str, Any]]"  # of a table, their gradient, and its group
 AVERAGES = ("exp_avg", "exp_avg_sq")  # that Adam keeps of each number

@@ -27,7 +27,7 @@ from dprec.privacy.cores.adding import Adding
 from dprec.privacy.cores.anywhere import computes_anywhere, draws, likeness
 from dprec.privacy.cores.dealing import dealt, numbers_of
 from dprec.privacy.cores.processes import SharedTensors, Worker
-from dprec_kernels.threads import one_thread
+from dprec_kernels.processor import one_thread
 
 MOST_PROCESSES = 8
 LARGEST_MODEL = 2**25  # numbers: each process adds up 8 bytes for each

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
-from dprec.metrics.metric import Metric
-from dprec.metrics.predictions import CLASSES, CLICKS, ClassMetrics, ClickMetrics
+from dprec.metrics.metric import CLASSES, CLICKS, ClassMetrics, ClickMetrics, Metric
 from dprec.run.tasks.task import Task, add_up, own_part
 
 

@@ -20,8 +20,7 @@ from dprec.data.sequences import PRIVATE
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
-from dprec.metrics.lists import KINDS, ListMetrics
-from dprec.metrics.ranking import GAINS, RankingMetrics, both_ranks, ranks_in_one_order
+from dprec.metrics.ranking import GAINS, KINDS, ListMetrics, RankingMetrics, both_ranks, ranks_in_one_order
 from dprec.models import Recommender
 from dprec.run.saved.checkpoints import packed
 from dprec.run.tasks.task import Task, add_up, own_part

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dprec.sparsity.rows.kinds import Rates
-from dprec_kernels.sending import to_device
+from dprec_kernels.tables import to_device
 
 SMALL = 1e-100  # of what decay leaves: from here on the sums are started anew, long before they lose digits
 DROWNED = 1e-11  # part of the sum of all steps' variances: what one step adds is known to 1e-5 of itself from here on

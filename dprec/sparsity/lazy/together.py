@@ -15,8 +15,7 @@ from dprec.sparsity.rows.kinds import Rates
 from dprec_kernels import lazy_noise, sparse_update
 from dprec_kernels.ordering import ascending, is_among
 from dprec_kernels.paths import by_numpy, lies_plainly
-from dprec_kernels.sending import spread
-from dprec_kernels.tables import Tables
+from dprec_kernels.tables import Tables, spread
 
 
 class FusedTables:

@@ -21,7 +21,7 @@ from dprec.sparsity.rows.kinds import BatchRows
 from dprec.sparsity.rows.tables import RowSpace, Table
 from dprec_kernels.ordering import distinct, is_among, picked
 from dprec_kernels.paths import host_readable
-from dprec_kernels.sending import to_device
+from dprec_kernels.tables import to_device
 
 
 def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution]:

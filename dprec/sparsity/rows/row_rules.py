@@ -33,8 +33,7 @@ from dprec.sparsity.rows.choosing import (
 )
 from dprec.sparsity.rows.counts import counts_of
 from dprec.sparsity.rows.kinds import TOUCHED, Move, NoiseSchedule, Rates, RowChoice, Strategy, rates_of
-from dprec.sparsity.rows.pay_first import guard
-from dprec.sparsity.rows.tables import RowSpace, Table, Tally, named, tables_of
+from dprec.sparsity.rows.tables import RowSpace, Table, Tally, guard, named, tables_of
 from dprec_kernels.ordering import distinct, is_among, picked
 from dprec_kernels.paths import host_readable
 

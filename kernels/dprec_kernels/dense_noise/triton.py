@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dprec_kernels.row_noise import RowNoise, reference
 from dprec_kernels.row_noise.triton import TILE, normals, tile
-from dprec_kernels.sending import sent
+from dprec_kernels.tables import sent
 
 
 @triton.jit(do_not_specialize=["keep", "scale", "step", "stream", "key_low", "key_high", "row_shift", "step_shift"])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dprec_kernels.joint.measures import Measure, Positions, Products, Softmaxes, Vectors
 from dprec_kernels.joint.reference import AUTO_V, FLAT, TINY, Law
-from dprec_kernels.sending import sent
+from dprec_kernels.tables import sent
 
 # Rows and columns of a gradient on chip at once, in float64, and positions that are multiplied at once: of the tiles
 # that were tried, an H200 is fastest with these.

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dprec_kernels.row_sums.reference import Part
-from dprec_kernels.sending import sent
+from dprec_kernels.tables import sent
 
 # Reads that are added at once, and numbers of a row that a program adds up. Of most tables a row is read once or
 # twice, and a program's beginning takes longer than its sum; of small ones it is read thousands of times.

@@ -1,10 +1,10 @@
-"""The page of one run."""
+"""The page of one run, and the page of several: what each promises and what it reached."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -12,7 +12,17 @@ from rich.console import Console
 
 from dprec.accounting.ledger import round_up
 from dprec.reporting.finished import Finished
-from dprec.reporting.html import bullets, line_chart, number, page, paragraph, preformatted, section, table
+from dprec.reporting.html import (
+    bullets,
+    line_chart,
+    number,
+    page,
+    paragraph,
+    points_chart,
+    preformatted,
+    section,
+    table,
+)
 from dprec.run.saved.folder import RunFolder, write_private
 
 PROTOCOL = {"": "", "/all": ", all items ranked"}
@@ -149,3 +159,43 @@ def _written(name: str) -> str:
     base, slash, rest = name.partition("/")
     base = base.removesuffix("_not_private").replace("_", " ")
     return (base.upper() if "@" in base or base == "auc" else base) + PROTOCOL.get(slash + rest, slash + rest)
+
+
+def comparison_page(runs: Sequence[Finished]) -> str:
+    names = list(dict.fromkeys(name for run in runs for name, *_ in run.quality))
+    shown = [name for name in names if "/" not in name]
+    rows = [
+        [
+            escape(run.name),
+            round_up(float(run.metrics["epsilon"])) if run.private else "not private",
+            round_up(float(run.metrics["delta"])) if run.private else "–",
+            *(_value(run, name) for name in shown),
+            escape(str(run.metrics.get("dataset", "–"))),
+        ]
+        for run in runs
+    ]
+    columns = ["run", "ε", "δ", *(name.upper() if "@" in name else name for name in shown), "data"]
+    first = shown[0] if shown else ""
+    private = [(run.name, float(run.metrics["epsilon"]), _number(run, first)) for run in runs if run.private and first]
+    points = [(name, x, y) for name, x, y in private if y is not None]
+    kinds = {(str(run.metrics.get("dataset")), str(run.metrics.get("protocol"))) for run in runs}
+    caution = "These runs differ in their data or in how they are judged, so their figures do not compare."
+    return page(
+        f"{len(runs)} runs",
+        [
+            paragraph(caution, "promise none") if len(kinds) > 1 else "",
+            section("Promised and reached", table(columns, rows)),
+            section("ε against quality", points_chart(f"{first.upper()} at each ε", points, "ε", first.upper())),
+            *(section(run.name, paragraph(in_plain_words(run)), quality_table(run)) for run in runs),
+            paragraph("These figures have no noise, and no guarantee covers them or a choice between runs.", "quiet"),
+        ],
+    )
+
+
+def _number(run: Finished, name: str) -> float | None:
+    return next((ours for metric, ours, *_ in run.quality if metric == name), None)
+
+
+def _value(run: Finished, name: str) -> str:
+    found = _number(run, name)
+    return "–" if found is None else number(found)
