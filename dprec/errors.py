@@ -52,6 +52,10 @@ class MixedUsers(UserError):
     """One user's data changed another user's gradient, so clipping per user would bound nothing."""
 
 
+class FailsForOneUser(UserError):
+    """Losses run for several users and fail for one alone, as `squeeze` makes them."""
+
+
 class AlreadyReported(UserError):
     """What the first process of a run speaks of, so that this one need not."""
 

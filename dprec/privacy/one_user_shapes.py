@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dprec.errors import UserError, first_line, line_of
+from dprec.errors import FailsForOneUser, UserError, first_line, line_of
 
 _DROPS = re.compile(r"\.squeeze\(\)|(?:\btorch\.|(?<![.\w]))squeeze\([^(),]+\)")  # of all dimensions that are 1
 _PACKAGES = ("site-packages", "dist-packages", str(Path(__file__).parents[1]))
@@ -33,7 +33,7 @@ def of_one_user(error: Exception, parts: Sequence[nn.Module]) -> UserError | Non
         return _told(f"fails for one user ({first_line(error)})", where)
     if not isinstance(error, (IndexError, RuntimeError, ValueError)) or isinstance(error, torch.OutOfMemoryError):
         return None
-    return UserError(
+    return FailsForOneUser(
         f"losses(batch) fails for one user ({first_line(error)}), with whom a run calls it, too. In {line_of(error)}: "
         "let it take any number of users; if the line is a package's, give it the user twice and return the first loss"
     )
@@ -49,7 +49,7 @@ def no_dimension(losses: Callable[..., Any], parts: Sequence[nn.Module]) -> User
 
 
 def _told(what: str, where: str) -> UserError:
-    return UserError(
+    return FailsForOneUser(
         f"losses(batch) {what}: squeeze() drops the users' dimension where there is one user. In {where}: name the "
         "dimension, as in squeeze(-1)"
     )

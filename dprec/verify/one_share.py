@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dprec.checks.same_draws import SameDraws
-from dprec.errors import MixedUsers, UserError
+from dprec.errors import FailsForOneUser, MixedUsers, UserError
 from dprec.gradients.clipping import LARGEST, SMALLEST
 from dprec.gradients.intercept import leaves, nodes
 from dprec.gradients.uses.low_precision import without_autocast
@@ -140,10 +140,8 @@ class Judge:
             met = {id(leaf) for leaf in leaves(losses, nodes(losses))} if double else set()
             if any(id(parameter) in met for parameter in engine.parameters.values()):
                 raise RuntimeError("an autograd.Function is given parameters themselves")
-        except UserError:
-            raise
         except Exception as error:
-            if not double:
+            if not double or (isinstance(error, UserError) and not isinstance(error, FailsForOneUser)):
                 raise
             _log.debug("the model does not run in float64, so shares are compared in its own precision: %s", error)
             self._double = False
