@@ -8,6 +8,7 @@ adapter imports.
 from __future__ import annotations
 
 import importlib.util
+import random
 import sys
 import warnings
 from argparse import Namespace
@@ -175,6 +176,7 @@ def measure(asked: Namespace) -> list[Row]:
 def made(build: Build, users: int) -> Public:
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002  some models begin by NumPy's numbers
+    random.seed(1)  # and some by Python's
     module, losses, batch = build(users)
     return without_dropout(module), losses, batch
 

@@ -13,14 +13,14 @@ What a model, its data or its training may not do, and which file refuses it:
     take a step without the private gradient, or two          training/step_order
     give a batch that is not what the sampler drew            loading
     have no row of its own for a drawn user, or two           loading
-    let a user's rows of a table depend on other users        sparsity/rows: declared, counts
+    let a user's rows of a table depend on other users        sparsity/rows: choosing, counts
     use a table as a whole that a strategy rules              sparsity/rows/row_rules
-    take more than one optimizer or gradient a step           training: lightning_checks, script_checks
+    take more than one optimizer or gradient a step           training/refusals
     run a backward pass of its own, or change gradients       gradients/tape, bypass
     compute in less precision than the guarantee says         gradients/uses/low_precision, arithmetic
     change what Lightning's trainer does with a step          switches; training/refusals;
                                                               run/trainer; with several devices distributed/replicas
-    change it from a script                                   training: step_order, script_checks
+    change it from a script                                   training: step_order, refusals
 
 Not refused but taken care of: `entropy` reseeds the generators that masks are drawn from, which `reachable` finds, and
 `training/callback` keeps out of a checkpoint what is not private. `verify` uses three of these files: `same_draws`

@@ -3,8 +3,10 @@
     tape            runs every use of a parameter by its rule, in one forward and backward pass
     alone           users one by one, by plain autograd, where the tape has no rule or cannot tell whose rows are whose
     operations      the rules: what an operation adds to a user's gradient
-    uses            what tape and rules both ask: whose rows a tensor holds (layout), what follows from parameters alone
-                    (expression), what a call looks up (look_up), which operations have a rule (registry), a batch's
+    layouts         whose row of the batch each row of a tensor is
+    calls           what is decided of a call, once for each form
+    uses            what tape and rules both ask: what follows from parameters alone (expression), what a call looks up
+                    (look_up), which operations have a rule (registry), a batch's
                     tensors, and the batch of some users (batches), and which digits are too few (low_precision,
                     arithmetic)
     contributions   the forms in which a user's part of a gradient is kept

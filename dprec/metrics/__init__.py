@@ -1,7 +1,7 @@
 """Metrics: of rankings over the whole catalogue, with and without seen items, of predicted clicks, and of classes.
 
 To add one that judges each user's ranking, write a function of the target's rank in `ranking` and enter it in `GAINS`;
-of the recommended lists, a kind in `lists`; of clicks or classes, a name in `CLICKS` or `CLASSES` of `predictions` and
+of the recommended lists, a kind in `KINDS` there; of clicks or classes, a name in `CLICKS` or `CLASSES` of `metric` and
 its value in `compute`. `Metric` is the base of all.
 """
 

@@ -30,10 +30,10 @@ class StepNoise:
         """How much further than its bound one user may move a sum of a step, in parts of that bound."""
         return rounding(self.most)
 
-    def std(self, bound: float, part: float = 1.0) -> float:
-        """Return the standard deviation for what one user moves by `bound`, at `part` times the multiplier."""
-        return self.nominal_std(bound, part) * (1 + self.rounding)
+    def std(self, bound: float, factor: float = 1.0) -> float:
+        """Return the standard deviation for what one user moves by `bound`, at `factor` times the multiplier."""
+        return self.nominal_std(bound, factor) * (1 + self.rounding)
 
-    def nominal_std(self, bound: float, part: float = 1.0) -> float:
+    def nominal_std(self, bound: float, factor: float = 1.0) -> float:
         """Return what `std` would be if nothing were rounded: for estimates of what noise does, never for noise."""
-        return self.multiplier * part * bound
+        return self.multiplier * factor * bound

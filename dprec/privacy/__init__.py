@@ -3,7 +3,10 @@
     run                settings, plan, ledger, and what a checkpoint holds of them; stops before the budget is passed
     steps              the order of each step: refused, checked, recorded, noised
     private_gradient   the gradient of one batch: clipped for each user, summed, noise added, divided. Noise is added
-                       here; in tables of a strategy by `sparsity/rows/row_rules`, or later by a `NoiseSchedule`
+                       here, also to the rows that a strategy chose; a `NoiseSchedule` adds its own as the optimizer
+                       steps
+    cores              the cores of a CPU that each take a share of a step's users
+    cached_tensors     what losses keep between batches; one_user_shapes: what fails for one user
     periods            training period by period
     guarantee          the sentence
 

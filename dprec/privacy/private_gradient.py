@@ -28,7 +28,7 @@ class PrivateGradient:
 
     The sum and the noise are float64, of tables kept by their rows float32 at least, whatever the precision of the
     model. One noise draw per call, however many micro-batches. A step of more users than the noise is made for is
-    refused. σ is the part of the step's noise multiplier that choices of rows leave to gradients.
+    refused. σ is the step's noise multiplier times a factor, 1 or more, by which choices of rows raise it.
 
     Where several processes take the step, each has a part of its users. Their sums are added up before there is any
     noise, and each adds the same noise to the whole.
@@ -62,7 +62,7 @@ class PrivateGradient:
         alone: Alone = select_alone,
         record: Callable[[], None] = lambda: None,
     ) -> float | None:
-        """Fill `.grad`; return the mean loss of the batch's users, which is not private.
+        """Fill `.grad`, or `rules.held` for tables with a noise schedule; return the mean loss, which is not private.
 
         `alone` gives the batch that a user of a micro-batch is alone. `record` puts on record what is about to be
         released, before any noise is drawn.
@@ -103,7 +103,7 @@ class PrivateGradient:
         for name, total in sums.items():
             self.check.noising(name, total)
             if isinstance(total, RowSum):
-                rows[name] = self.rules.released(name, total, std)
+                rows[name] = self.rules.rows_to_noise(name, total)
                 if self.rules.noised_now(name):
                     noisy.append(rows[name][1])
             else:

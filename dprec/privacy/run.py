@@ -211,7 +211,10 @@ class PrivateRun:
         return self._allowed
 
     def record(self) -> None:
-        """Enter the coming step in the ledger. The entry comes first: a crash may over-count, never under-count."""
+        """Enter the coming step in the ledger, count it, and key its noise.
+
+        The entry comes first: a crash may over-count, never under-count.
+        """
         if self._allowed == 0:
             raise UserError(f"the budget epsilon={self.epsilon} is spent: end training here, or give more in a new run")
         self._allowed -= 1

@@ -141,7 +141,7 @@ class PrivateSteps:
 
     def draw(self, batch: Any) -> None:
         """Take the batch of the coming step, if it is what the sampler drew."""
-        self._refuse_changed_gradients()
+        self._refuse_hooks_and_low_precision()
         self.run.sampling.refuse_changed(self._loading.sampler)
         drawn: Sequence[int] = self._loading.drawn(self.run.steps)
         self._loading.check(batch, drawn)
@@ -166,7 +166,7 @@ class PrivateSteps:
             self.check.restart()
 
     def gradient(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
-        """Fill every `.grad` with the private gradient of the batch that was drawn; return its mean loss."""
+        """Fill `.grad` with the private gradient of the batch that was drawn; return its mean loss."""
         self._loading.refuse_other(batch)
         known = self._losses  # a bound method is another object each time that it is asked for
         own = known if losses in (known, known.__wrapped__) else ResetCachedTensors(self.trained.module, losses)
@@ -178,9 +178,9 @@ class PrivateSteps:
         return self._loading.alone(part, place, self._drawn.users)
 
     def release(self) -> None:
-        """Let the optimizer step, by nothing but the gradient that was made private."""
+        """Move tables that have a noise schedule, and let the optimizer step by nothing but the private gradient."""
         optimizer = self.trained.optimizer
-        self._refuse_changed_gradients()
+        self._refuse_hooks_and_low_precision()
         refuse_other_gradients(self.trained.module, optimizer, self._gradient.filled)
         self._unchanged.end()
         self.check.stepping(optimizer)
@@ -206,7 +206,7 @@ class PrivateSteps:
                 *map(pieces, looked),
             )
 
-    def _refuse_changed_gradients(self) -> None:
+    def _refuse_hooks_and_low_precision(self) -> None:
         """Refuse what would make other gradients than those that are bounded."""
         refuse_less()
         refuse_gradient_hooks(self.trained.module)

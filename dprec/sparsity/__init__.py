@@ -1,4 +1,4 @@
-"""Which rows of embedding tables may change in a private step, where their noise goes and when: one file a strategy.
+"""Which rows of embedding tables may change in a private step, where their noise goes and when.
 
 A strategy of your own is a subclass of `RowChoice` or of `NoiseSchedule`; the rest that it needs is here too.
 """

@@ -41,7 +41,7 @@ class StepCheck:
         """See a sum that is about to get its noise."""
 
     def noised(self, name: str, gradient: Tensor, batch: float, std: float) -> None:
-        """See the same sum with noise of this standard deviation, divided by the expected batch."""
+        """See the same sum divided by the expected batch, with noise of this standard deviation or none yet."""
 
     def end(self) -> None:
         """Stop the run, if anything was wrong, before the step is released."""

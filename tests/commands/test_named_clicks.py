@@ -146,11 +146,11 @@ def test_each_row_of_a_log_that_nobody_has_clicked_gets_the_probability_that_eva
     for words, says in (
         (
             ["--log", str(here / "short.csv"), "--out", "x.csv"],
-            "short.csv has no columns 'ad_id', 'device': its columns",
+            "short.csv has no columns 'ad_id', 'device' (data.categories): its columns",
         ),
         (
             ["--log", str(here / "short.csv"), "--keep", "ad_id", "--out", "x.csv"],
-            "short.csv has no columns 'ad_id', 'device': its",
+            "short.csv has no columns 'ad_id', 'device' (data.categories): its",
         ),
         (["--log", str(here / "new"), "--keep", "USER ID", "--out", "x.csv"], "did you mean user_id?"),
         (["--log", str(here / "new"), "--keep", "who", "--out", "x.csv"], "part-0.csv has no column 'who'"),

@@ -3,7 +3,7 @@
 A user's gradient of a parameter is the sum of that parameter's contributions. None of them needs to be
 built to be summed over users; `materialise` builds a slice of users where nothing cheaper is exact.
 
-A form gives four methods, and with these alone its norms and sums are right, beside any other form: they are
+A form gives three methods, and with these alone its norms and sums are right, beside any other form: they are
 built. What else it knows of itself, or of itself beside other forms, makes them cheaper.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,8 +53,6 @@ def listed(places: Places, count: int) -> list[int]:
 
 class Contribution(ABC):
     """One use's share of the users' gradients of one parameter of shape `shape`."""
-
-    of_table: ClassVar[bool] = False  # whether that is a table whose rows stand for items
 
     @abstractmethod
     def materialise(self, out: Tensor, places: Places) -> None:

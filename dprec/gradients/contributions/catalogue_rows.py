@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,8 +26,6 @@ from dprec_kernels.workspace import workspace
 @dataclass
 class CatalogueRows(Contribution):
     """Σ_t weight_t (softmax_t - one-hot_t) hiddenᵀ_t, rebuilt when asked."""
-
-    of_table: ClassVar[bool] = True
 
     hidden: Tensor  # (B, T, d)
     table: Tensor  # (items, d)

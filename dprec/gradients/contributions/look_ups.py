@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Size, Tensor
@@ -37,7 +37,6 @@ Scaled: TypeAlias = tuple[Tensor, Tensor, Tensor]
 class LookUp(Contribution):
     """Rows of a table read by id, of which a strategy may let some change and others not."""
 
-    of_table: ClassVar[bool] = True
     ids: Tensor
 
     @abstractmethod

@@ -35,17 +35,13 @@ def computes_anywhere(module: nn.Module, losses: Losses) -> bool:
         and own in (known, getattr(known, "__func__", known))  # what Lightning's loop asks is the function itself
         and not any(map(_is_hooked, parts))
         and not _is_watched()
-        and (
-            "loss_is_row_local" in says
-            or "rows_alone" in says
-            or all(_is_of(type(part), "torch", "dprec") for part in parts)
-        )
+        and ("loss_is_row_local" in says or all(_is_of(type(part), "torch", "dprec") for part in parts))
     )
 
 
 def row_local(module: nn.Module) -> bool:
-    """Whether a model says that its losses follow from parameters, buffers and a user's row; `rows_alone` as of old."""
-    return bool(getattr(module, "loss_is_row_local", getattr(module, "rows_alone", False)))
+    """Whether a model says that its losses follow from parameters, buffers and a user's row."""
+    return bool(getattr(module, "loss_is_row_local", False))
 
 
 def _is_watched() -> bool:

@@ -1,6 +1,6 @@
 """Continues a run with the settings of its start; refuses other settings, other data, and code that nobody trusts.
 
-What the guarantee rests on is compared by `accounting/unchanged`, also where a script resumes.
+What the guarantee rests on is compared by `accounting/plan`, also where a script resumes.
 """
 
 from __future__ import annotations

@@ -344,7 +344,7 @@ class RowRules:
         self.tally.add(0, 0, merge_together(mine, {name: self._tables[name].padding for name in mine}, wanted))
         self._whole = {name for name in wanted if mine[name].held}
 
-    def released(self, name: str, total: RowSum, std: float) -> tuple[Tensor, Tensor]:
+    def rows_to_noise(self, name: str, total: RowSum) -> tuple[Tensor, Tensor]:
         """Return the rows of a sum that are released, and their values, without their noise."""
         table = self._tables[name]
         without_padding, chosen = total.held, self._chosen[name]

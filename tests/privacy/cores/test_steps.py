@@ -74,7 +74,7 @@ def test_a_batch_that_draws_nobody_is_a_step() -> None:
 class Overflowing(Transformer):
     """The gradient of whoever has met item 7 is not finite."""
 
-    rows_alone = True
+    loss_is_row_local = True
 
     def losses(self, batch: SequenceBatch) -> Tensor:
         return super().losses(batch) * torch.where((batch.history == 7).any(1), torch.inf, 1.0)
