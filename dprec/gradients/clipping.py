@@ -19,6 +19,7 @@ from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
 from dprec.gradients.joint import (
     PART,
+    READS,
     FusedParameters,
     Product,
     kernels_fit,
@@ -248,9 +249,9 @@ def _clip(
     rest = {name: uses for name, uses in contributions.items() if name != swept}
     rest |= _built_first([name for name in to_build if name != swept], rest, sums, losses.shape[0])
     joint = FusedParameters(rest, sums)
-    shapes = {name: out.shape for name, out in joint.sums.items()}
+    shapes = {name: out.shape for name, out in joint.sums.items()} | {READS: torch.Size()}
     if swept is None and by_kernels:
-        norm, scale, seen = scaled_at_once(joint.contributions, shapes, losses, clipping.law)
+        norm, scale, seen = scaled_at_once(joint.measured, shapes, losses, clipping.law)
     else:
         norm, scale = _measured(contributions, joint, swept, shapes, losses, clipping)
         seen = torch.stack([(scale == 0).double(), losses.double()])
@@ -325,8 +326,8 @@ def _measured(
     """Return (B,) norms over all parameters, and scales; add the largest one's gradients where that is swept."""
     users, sums = len(losses), joint.sums
     squared = torch.zeros(users, dtype=torch.float64, device=losses.device)
-    squared += _stacked(squared_norms(joint.contributions, shapes, users).values(), squared).sum(0)
-    every = joint.contributions if swept is None else {**joint.contributions, swept: contributions[swept]}
+    squared += _stacked(squared_norms(joint.measured, shapes, users).values(), squared).sum(0)
+    every = joint.measured if swept is None else {**joint.measured, swept: contributions[swept]}
     known = [length for uses in every.values() if (length := norms.terms(uses)) is not None]
     length = _stacked(known, squared).norm(dim=0)
     if swept is not None:

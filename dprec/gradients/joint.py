@@ -22,6 +22,7 @@ from dprec_kernels.workspace import workspace
 
 PART = 4 * torch.finfo(torch.float32).eps  # of a term's length, that rounding may add
 JOINT = "(side by side)"
+READS = "(one read of each table)"
 LITTLE = 1 << 12  # numbers of a parameter that may be copied on a CPU
 Product: TypeAlias = kernels.Products | kernels.Vectors | kernels.Positions
 
@@ -31,13 +32,20 @@ class FusedParameters:
 
     A norm over all parameters is what is wanted, and that of vectors side by side is the same: of gradients that are
     small, and on a CPU of those of linear maps on long histories, which are built there. Linear maps of the same sizes
-    are stacked there, too.
+    are stacked there, too. So are rows `measured` that a user reads of several tables, one of each.
     """
 
     def __init__(self, contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum]) -> None:
         self.contributions, self.sums = dict(contributions), dict(sums)
         self._apart: dict[str, list[Tensor]] = {}  # the sums of the parameters that one stands for
         self._lay_side_by_side()
+        self.measured = dict(self.contributions)
+        reads = {name: uses[0] for name, uses in self.contributions.items() if len(uses) == 1 and _one_read(uses[0])}
+        if len(reads) > 1:
+            rows = [use for use in reads.values() if isinstance(use, Rows)]
+            side_by_side = torch.cat([use.values.reshape(len(use.ids), 1, -1) for use in rows], 2)
+            self.measured = {name: uses for name, uses in self.measured.items() if name not in reads}
+            self.measured[READS] = [Rows(rows[0].ids, side_by_side)]
 
     def add_apart(self, done: Mapping[str, Tensor]) -> None:
         """Add sums that are `done`, and those that stand for several parameters, to those of each parameter."""
@@ -108,6 +116,13 @@ def _built(maps: Sequence[Outer]) -> Tensor:
 def _is_plain(use: Outer) -> bool:
     """Whether the users' gradients of a linear map are of one type, on a CPU."""
     return host_readable(use.left) and use.left.dtype == use.right.dtype == torch.float32
+
+
+def _one_read(use: Contribution) -> bool:
+    """Whether each user's gradient, on a GPU, is one row."""
+    if not isinstance(use, Rows) or host_readable(use.ids):
+        return False
+    return use.ids.shape[1:] == (1,) and use.values.dtype == torch.float32
 
 
 def _small(use: Dense, out: Tensor) -> bool:
