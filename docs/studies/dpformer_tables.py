@@ -139,9 +139,7 @@ where all eight logs were measured. Empty cells were not measured. The last four
     python docs/studies/eight_logs.py invent logs
     python docs/studies/eight_logs.py train logs docs/measured/eight_logs.jsonl --recipes sequences --epsilons 1 5 10
 
-Cells are single runs, except `sequences` on succession: the mean of three, which differ by at most 1.2. The row that
-counts items once has the settings of before. Of it, succession at ε = 5 is the mean of three, and lastfm, drift and
-bots at ε = 1 and 5 are means of two.
+Cells of `sequences` are means of two runs or more, except ml-1m and sports at ε = 10; all others are single runs.
 
 """
 
