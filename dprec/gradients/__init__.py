@@ -6,9 +6,8 @@
     layouts         whose row of the batch each row of a tensor is
     calls           what is decided of a call, once for each form
     uses            what tape and rules both ask: what follows from parameters alone (expression), what a call looks up
-                    (look_up), which operations have a rule (registry), a batch's
-                    tensors, and the batch of some users (batches), and which digits are too few (low_precision,
-                    arithmetic)
+                    (look_up), which operations have a rule (registry), a batch's tensors, and the batch of some users
+                    (batches), and which digits are too few (low_precision, arithmetic)
     contributions   the forms in which a user's part of a gradient is kept
     norms           each user's norm over all parameters and uses
     clipping        the factor of each user, and the sums; row_sum is the sum of a table by its rows
