@@ -101,7 +101,8 @@ import sys
 from pathlib import Path
 import numpy as np
 from dprec.data import Clicks
-table.ROWS = 1 << 14
+from dprec.data.formats import format
+format.ROWS = 1 << 14
 categories = {f"c{n}": 1000 for n in range(60)}
 data = Clicks("clicks", sys.argv[1], categories=categories, cache=sys.argv[2] or None, batch_size=100, days=5)
 data.setup()
