@@ -35,7 +35,7 @@ def evaluate(line: CommandLine, console: Console) -> None:
     from dprec.cli.recipe import normal
     from dprec.run.console import in_lines, notice_box
     from dprec.run.process import one_line_of_a_card
-    from dprec.run.saved.checkpoints import load_run
+    from dprec.run.saved.checkpoints import data_of, load_run
     from dprec.run.tasks import task_of
 
     given = line.options
@@ -44,7 +44,8 @@ def evaluate(line: CommandLine, console: Console) -> None:
     if not any(
         normal(key) == "data.class_path" for key, _ in line.overrides
     ):  # otherwise the run's file does not decide the data
-        refuse_foreign(checkpoint["dprec"]["data"], given.run, trusted)
+        instead = "add --data.class_path, such as Sequences, and --data.path"
+        refuse_foreign(data_of(checkpoint, given.run, instead), given.run, trusted)
     task = task_of(type(model))
     metrics = task.asked(given.metrics or checkpoint["dprec"]["metrics"])
     data = task.data_of(checkpoint["dprec"], line.overrides)

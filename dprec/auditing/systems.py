@@ -14,11 +14,12 @@ import yaml
 
 from dprec.auditing.planted import WITH_CONTEXT, CanariedSequences, Canaries
 from dprec.cli.arguments import CommandLine
-from dprec.cli.classes import path_of, resolve
+from dprec.cli.classes import resolve
 from dprec.cli.parser import Settings, parse
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Learner, Recommender
+from dprec.models.learning.kept import path_of
 from dprec.run.saved.folder import replace_file
 from dprec.sparsity.rows.kinds import RowChoice, Strategy
 

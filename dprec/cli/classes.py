@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -14,9 +13,10 @@ import yaml
 
 from dprec.cli.arguments import short
 from dprec.cli.keys import check, parameters, unwritten
-from dprec.cli.recipe import OWN, is_own, named, normal, within, without_gone
+from dprec.cli.recipe import is_own, named, normal, within, without_gone
 from dprec.errors import UserError
 from dprec.models.adapted import adapted, fits
+from dprec.models.learning.kept import path_of
 from dprec.models.learning.learner import Learner
 
 SHORT = 8  # a list of classes, to be told in one line
@@ -42,18 +42,6 @@ def refuse_foreign(settings: Any, where: str, trusted: Sequence[str] = ()) -> No
 def refuse_name(name: str, where: str) -> NoReturn:
     module = name.rpartition(".")[0] or name
     raise UserError(f"{where} names {name}, which is not dprec's: add --trust {module} to run it")
-
-
-def path_of(cls: type) -> str:
-    """The dotted name of a class: the public one of dprec's own, which stays where its file is moved.
-
-    >>> from dprec.models.recurrent import GRU
-    >>> path_of(GRU), path_of(dict)
-    ('dprec.models.GRU', 'builtins.dict')
-    """
-    package = ".".join(cls.__module__.split(".")[:2])
-    public = package in OWN and getattr(sys.modules.get(package), cls.__name__, None) is cls
-    return f"{package if public else cls.__module__}.{cls.__qualname__}"
 
 
 def resolve(base: type, name: str, where: str) -> type:

@@ -13,7 +13,7 @@ import yaml
 
 import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strategies
 from dprec.cli.arguments import CommandLine, short
-from dprec.cli.classes import path_of, refuse_unknown, resolve
+from dprec.cli.classes import refuse_unknown, resolve
 from dprec.cli.keys import check, from_data, parameters
 from dprec.cli.loggers import completed, placed, words
 from dprec.cli.recipe import GROUPS, flatten, normal, read_recipe
@@ -21,6 +21,7 @@ from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.lightning import LightningDataModule, is_left_out, with_own_names
 from dprec.models import Learner, Transformer
+from dprec.models.learning.kept import path_of
 from dprec.sparsity.rows.kinds import Strategy
 from dprec.training.callback import Privacy
 

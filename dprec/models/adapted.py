@@ -58,6 +58,11 @@ def adapted(kind: Any) -> type[Learner]:
         def configure_optimizers(self) -> Any:
             return self.module.configure_optimizers() if lightning else super().configure_optimizers()
 
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            super().on_save_checkpoint(checkpoint)
+            kept = checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY]
+            checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = {name: kept[name] for name in own if name in kept}
+
         def state_dict(self, *args: Any, **options: Any) -> Any:
             """Return the module's: a checkpoint is the module's own."""
             return self.module.state_dict(*args, **options)

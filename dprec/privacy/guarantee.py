@@ -10,8 +10,6 @@ from dprec.accounting.ledger import Event, Ledger, round_up
 from dprec.accounting.plan import Plan
 from dprec.gradients.clipping import Clipping
 
-NOT_PRIVATE = "not private: trained without a privacy block, so the model may reveal anybody's data"
-
 
 @dataclass(frozen=True)
 class Unit:

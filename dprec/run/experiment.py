@@ -23,7 +23,7 @@ from dprec.distributed.ranks import group_of
 from dprec.errors import AlreadyReported, UserError
 from dprec.gradients.parameters import trained_parameters
 from dprec.models import Learner
-from dprec.privacy.guarantee import NOT_PRIVATE
+from dprec.models.learning.kept import NOT_PRIVATE, belongings
 from dprec.run.console import data_table, hints_of, notice_box
 from dprec.run.outcome import hint_of_tables, peak_memory_mb, promise, show, sparsity, spending, warning_of_delta
 from dprec.run.planning import fit_batch, settle_catalogue, sizes_for, total_steps
@@ -226,7 +226,7 @@ class Experiment:
             "run": self.name,
             "model": {**tree["model"], "init_args": {**tree["model"]["init_args"], **self.sizes}},
             "data": self._data_settings(),
-            **self.task.belongings(self.data),
+            **belongings(self.data),
             "dataset": self.data.name,
             "stand_in": self.data.stand_in,
             "notice": self.data.notice,
@@ -243,14 +243,9 @@ class Experiment:
 
     def _guarantee_so_far(self) -> dict[str, Any]:
         """The content of privacy.json and of a checkpoint about the guarantee so far."""
-        ledger = {} if self.privacy is None else self.privacy.ledger.state_dict()
-        return {
-            "guarantee": self.guarantee,
-            **self.spending(),
-            "settings": self.settings.tree["privacy"],
-            "assumed_public": self.assumptions,
-            **ledger,
-        }
+        none = {"guarantee": self.guarantee, **self.spending(), "assumed_public": self.assumptions}
+        promise = none if self.privacy is None else self.privacy.promise(self.assumptions)
+        return promise | {"settings": self.settings.tree["privacy"]}
 
 
 @contextmanager

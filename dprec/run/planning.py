@@ -13,7 +13,7 @@ from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Ledger
 from dprec.accounting.private_catalogue import PrivateCatalogue
 from dprec.accounting.release import Release
-from dprec.cli.classes import path_of, resolve
+from dprec.cli.classes import resolve
 from dprec.cli.keys import from_data, parameters, takes_null
 from dprec.cli.parser import Settings
 from dprec.data.draws.length import planned_steps
@@ -23,6 +23,7 @@ from dprec.data.module import SampledData
 from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.models import Learner
+from dprec.models.learning.kept import path_of
 from dprec.notices import say
 from dprec.run.console import notice_box
 from dprec.run.outcome import warning_of_delta
@@ -250,8 +251,7 @@ def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str
 
 def _kept(checkpoint: Mapping[str, Any], data: str, privacy: Privacy | None) -> tuple[list[str], Mapping[str, Any]]:
     """The items that a run chose, and its ledger."""
-    ours = checkpoint.get("dprec")
-    if ours is not None:
+    if (ours := checkpoint.get("dprec")) is not None and ours["identity"]:  # as dprec.fit wrote it
         return ours["catalogue"], ours["guarantee"]
     try:
         own = {} if privacy is None else checkpoint["callbacks"][privacy.state_key]["ledger"]

@@ -24,7 +24,6 @@ from dprec.accounting.ledger import round_up
 from dprec.accounting.plan import Plan
 from dprec.accounting.repeated import Price, Repeated
 from dprec.cli.arguments import CommandLine
-from dprec.cli.classes import path_of
 from dprec.cli.command import Stopped
 from dprec.cli.parser import Settings, parse
 from dprec.cli.recipe import normal
@@ -33,6 +32,7 @@ from dprec.data.sequences import PRIVATE
 from dprec.errors import UserError
 from dprec.metrics.ranking import GAINS, both_ranks
 from dprec.models import Learner
+from dprec.models.learning.kept import path_of
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 from dprec.notices import heard_by
 from dprec.run.experiment import Experiment, resume, start

@@ -20,14 +20,15 @@ from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
 from dprec.models import Learner, TextClassifier
 from dprec.models.clicks import ClickModel
-from dprec.run.saved.checkpoints import load_run
+from dprec.run.saved.checkpoints import data_of, load_run
 from dprec.serving.everybody import file_for_answers, refuse_unwritable, write
 
 
 def load_with_data(run: str, trusted: Sequence[str]) -> tuple[Learner, Any]:
     checkpoint, model = load_run(run, trusted)
-    refuse_foreign(checkpoint["dprec"]["data"], run, trusted)
-    return model, build(LightningDataModule, checkpoint["dprec"]["data"], "data")
+    data = data_of(checkpoint, run, "train by dprec.fit")
+    refuse_foreign(data, run, trusted)
+    return model, build(LightningDataModule, data, "data")
 
 
 _TOGETHER = 64

@@ -157,6 +157,8 @@ def load(run: Any, trust: Sequence[str] = ()) -> Served:
     if not isinstance(model, Recommender):
         raise UserError(f"{run} holds a {type(model).__name__}, which does not rank items: give a run of a recommender")
     ids = checkpoint["dprec"].get("catalogue")
+    if ids is None and not checkpoint["dprec"]["data"]["class_path"]:  # of a loader of numbers
+        ids = [str(item) for item in range(1, model.items)]
     if not isinstance(ids, list) or len(ids) != model.items - 1 or not all(isinstance(raw, str) for raw in ids):
         raise UserError(f"{run} does not name the {model.items - 1} items of its model: give another run")
     return Served(model, Catalogue(ids), checkpoint["dprec"])

@@ -10,15 +10,16 @@ import torch
 
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
+from dprec.models.learning import kept
+from dprec.models.learning.kept import packed, unpacked
 from dprec.recommend import main as recommend
-from dprec.run.saved import checkpoints
-from dprec.run.saved.checkpoints import packed, read_checkpoint, unpacked
+from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import refused
 
 
 @pytest.fixture
 def run(recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(checkpoints, "MANY", 5)
+    monkeypatch.setattr(kept, "MANY", 5)
     assert fit([str(recipe), "--trainer.max_steps", "2", "--out", "run"]) == 0
     return here / "run/checkpoints/last.ckpt"
 
@@ -49,6 +50,6 @@ def test_one_that_was_changed_is_refused(
 
 
 def test_a_text_with_the_mark_between_texts_in_it_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "MANY", 2)
+    monkeypatch.setattr(kept, "MANY", 2)
     for given in (["a\0b", "c", ""], ["é", "", "a b\n"], ["x"]):
         assert unpacked(packed(given)) == given

@@ -5,6 +5,7 @@ A model has no privacy code. The `Privacy` callback makes each step's gradient f
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -25,6 +26,7 @@ from dprec.gradients.parameters import trained_parameters
 from dprec.lightning import LightningModule
 from dprec.metrics.metric import Metric
 from dprec.models.learning import optimizers
+from dprec.models.learning.kept import arguments_of, kept_of, plain
 from dprec_kernels.file_tensor import in_file
 
 
@@ -57,6 +59,7 @@ class Learner(LightningModule):
         memory_map: str | None = None,
     ) -> None:
         super().__init__()
+        self.arguments = arguments_of(self, inspect.currentframe())
         refuse_unless(0 < learning_rate < float("inf"), "learning_rate", learning_rate, "a number above 0")
         refuse_unless(0 <= weight_decay < float("inf"), "weight_decay", weight_decay, "0 or more")
         refuse_unless(0 <= warmup <= 1, "warmup", warmup, "a number from 0 to 1")
@@ -152,6 +155,13 @@ class Learner(LightningModule):
                 raise UserError(f"{type(self).__name__} sums over all data before training: fit it with a datamodule")
             self.prepare(data, terms.sums)
         begin_alike(self, ranks)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what `dprec.load` makes and uses the model again with, where `dprec.fit` has not kept more."""
+        if "dprec" not in checkpoint:
+            checkpoint["dprec"] = kept_of(self, self.trainer)
+        own = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
+        checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = plain({**self.arguments, **own})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Count the steps of a run that was begun before models left them to Lightning, which counts its own."""

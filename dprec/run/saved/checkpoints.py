@@ -14,10 +14,9 @@ import torch
 from dprec.cli.classes import build, refuse_foreign
 from dprec.errors import UserError
 from dprec.models import Learner
+from dprec.models.learning.kept import FORMAT, unpacked
 from dprec.notices import say
 from dprec.run.saved.folder import RunFolder, checkpoint_of
-
-FORMAT = 1  # of the `dprec` part of a checkpoint
 
 
 def read_checkpoint(path: Path, every_byte: bool = False) -> dict[str, Any]:
@@ -111,41 +110,17 @@ def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Lea
     return checkpoint, model.eval()
 
 
+def data_of(checkpoint: Mapping[str, Any], run: str, instead: str) -> Mapping[str, Any]:
+    """Return the settings of a run's data; a checkpoint that a script's trainer wrote has none."""
+    data: Mapping[str, Any] = checkpoint["dprec"]["data"]
+    if not data["class_path"]:
+        raise UserError(f"{run} does not say its data, because a script's trainer wrote it: {instead}")
+    return data
+
+
 def _say_if_unfinished(ours: Mapping[str, Any], run: Path) -> None:
     step, planned = ours.get("step"), ours["identity"].get("steps")
     if isinstance(step, int) and isinstance(planned, int) and step < planned:
         goes_on = RunFolder(run).config.is_file() and not RunFolder(run).metrics.exists()
         how = f": continue it with python -m dprec.fit --resume {RunFolder(run).quoted}" if goes_on else ""
         say(f"{run} is at step {step:,} of {planned:,}, so it is not trained to the end{how}")
-
-
-# Many texts as one tensor: of a list torch's careful reader takes each by itself, a minute for ten million.
-
-
-MANY = 1 << 16
-_BETWEEN = "\0"
-
-
-def packed(texts: Sequence[str]) -> list[str] | dict[str, Any]:
-    """Return texts as a checkpoint keeps them: few as they are.
-
-    >>> unpacked(packed(["a", "b"])), unpacked(packed([str(n) for n in range(MANY)]))[-1]
-    (['a', 'b'], '65535')
-    """
-    joined = _BETWEEN.join(texts)
-    if len(texts) < MANY or joined.count(_BETWEEN) >= len(texts):
-        return list(texts)
-    return {"count": len(texts), "utf8": torch.frombuffer(bytearray(joined.encode()), dtype=torch.uint8)}
-
-
-def unpacked(kept: Any) -> list[str]:
-    """Return the texts again; ValueError where somebody has changed them."""
-    if not isinstance(kept, dict):
-        return list(kept)
-    utf8, count = kept.get("utf8"), kept.get("count")
-    if not isinstance(utf8, torch.Tensor) or utf8.dtype != torch.uint8:
-        raise ValueError("texts are no bytes")
-    texts = utf8.numpy().tobytes().decode().split(_BETWEEN)
-    if len(texts) != count:
-        raise ValueError(f"there are {len(texts)} texts where {count} were kept")
-    return texts

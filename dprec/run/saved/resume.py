@@ -14,10 +14,11 @@ from typing import Any
 import yaml
 
 from dprec.cli.arguments import CommandLine
-from dprec.cli.classes import path_of, refuse_name, resolve
+from dprec.cli.classes import refuse_name, resolve
 from dprec.cli.parser import Settings, parse
 from dprec.cli.recipe import OWN, TOP_LEVEL, flatten, named, normal, read_recipe, within
 from dprec.errors import UserError
+from dprec.models.learning.kept import path_of
 from dprec.run.saved.checkpoints import read_checkpoint
 from dprec.run.saved.folder import RunFolder
 from dprec.training.callback import Privacy

@@ -18,7 +18,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from dprec.errors import UserError
-from dprec.run.saved.checkpoints import FORMAT
+from dprec.models.learning.kept import FORMAT
 from dprec.run.saved.folder import RunFolder, replace_file, write_json
 
 
@@ -147,8 +147,6 @@ class SaveRun(pl.Callback):
             "step": trainer.global_step,
             "guarantee": self.guarantee(),
         }
-        # The arguments of the model, by which Lightning's own load_from_checkpoint(path) makes it again.
-        checkpoint[pl_module.CHECKPOINT_HYPER_PARAMS_KEY] = dict(self.facts["model"]["init_args"])
         if self.keep_generator:
             checkpoint["dprec"]["generator"] = torch.get_rng_state()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dprec.cli.classes import path_of
 from dprec.errors import UserError
 from dprec.models import ClickModel, Recommender, TextClassifier
+from dprec.models.learning.kept import path_of
 from dprec.run.tasks.labels import ClickPrediction, TextClassification
 from dprec.run.tasks.ranking import Ranking
 from dprec.run.tasks.task import Task

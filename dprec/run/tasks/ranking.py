@@ -22,7 +22,6 @@ from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
 from dprec.metrics.ranking import GAINS, KINDS, ListMetrics, RankingMetrics, both_ranks, ranks_in_one_order
 from dprec.models import Recommender
-from dprec.run.saved.checkpoints import packed
 from dprec.run.tasks.task import Task, add_up, own_part
 
 PROTOCOLS = {"": "seen items masked", "/all": "all items"}
@@ -97,13 +96,6 @@ class Ranking(Task):
         rule: Protocol | None = getattr(data, "protocol", None)
         tested = "" if rule is None or rule.leave_one_out else f"; tested on {rule.said}"
         return f"{super().size(data)}, {data.items - 1:,} items{tested}"
-
-    def belongings(self, data: Any) -> dict[str, Any]:
-        return {
-            "catalogue": packed(data.catalogue_ids),
-            "context": getattr(data, "context", None),
-            "prepared_as": getattr(data, "prepared_as", None),
-        }
 
     def data_of(self, run: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> Any:
         """Read other data with the model's catalogue, so that items have the model's ids."""

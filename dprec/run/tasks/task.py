@@ -51,10 +51,6 @@ class Task(ABC):
         """The size of the data, for the title of a table."""
         return f"{data.users:,} {data.unit}s"
 
-    def belongings(self, data: Any) -> dict[str, Any]:
-        """What a checkpoint must hold beside the model, so that the model can be used without the data."""
-        return {}
-
     def data_of(self, run: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> Any:
         """The data of a run, or other data named by ``overrides``, in the form that the run's model needs."""
         data: Any = build(LightningDataModule, run["data"], "data", overrides=overrides)
