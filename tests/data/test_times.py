@@ -1,5 +1,6 @@
 """Times as logs write them: right, or one line."""
 
+import re
 from datetime import datetime, timedelta, timezone
 
 import polars as pl
@@ -69,6 +70,15 @@ def test_dates_may_lack_the_clock_or_the_seconds(tmp_path):
 def test_times_that_cannot_be_compared_are_one_line(tmp_path, times, message):
     with pytest.raises(UserError, match=message):
         order(tmp_path, times)
+
+
+def test_what_is_no_time_is_shown_with_a_condition_that_leaves_it_out(tmp_path):
+    (tmp_path / "log.csv").write_text("user,item,t\na,x,n/a\na,y,2020-01-02\na,z,?\na,v,2020-01-01\na,w,?\n")
+    with pytest.raises(UserError, match=r"\(3 such rows: 'n/a', '\?'\)") as refused:
+        read_interactions(tmp_path / "log.csv", time_column="t")
+    (condition,) = re.findall(r'such as "(.*)" for a column t', str(refused.value))
+    events = read_interactions(tmp_path / "log.csv", time_column="t", where=condition)
+    assert [events.item_ids[item] for item in events.item] == ["v", "y"]
 
 
 def test_numbers_that_only_look_like_two_units_are_left_alone(tmp_path):

@@ -92,12 +92,12 @@ class Times:
             if self.kind in ("whole", "fraction") or not numbers.is_null().all():
                 wrong = numbers.is_null() | numbers.is_nan()
                 dates = wrong.any() and self._dates(text.filter(wrong), path).is_not_null().any()
-                _refuse(wrong, path, "has no number where other rows have one" if dates else NO_TIME, rows)
+                _refuse(wrong, path, "has no number where other rows have one" if dates else NO_TIME, rows, text)
                 _refuse_inexact(whole, path, rows)
                 self._be("fraction", path, rows)
                 return numbers
             instants = self._dates(text, path)
-            _refuse(instants.is_null(), path, NO_TIME, rows)
+            _refuse(instants.is_null(), path, NO_TIME, rows, text)
             self._be("instant", path, rows)
             return instants * 1000 if self.kind == "nanosecond" else instants
         return whole
@@ -224,12 +224,18 @@ def _refuse_inexact(whole: pl.Series, path: Path, rows: np.ndarray) -> None:
     _refuse(~whole.is_between(-(2**53), 2**53).fill_null(True), path, inexact, rows)
 
 
-def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray) -> None:
+def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray, text: pl.Series | None = None) -> None:
+    """Refuse a batch with wrong rows; of their text, a few that differ are shown."""
     if wrong.any():
-        row = int(rows[wrong.arg_max() or 0]) + 1
+        row, wrongs = int(rows[wrong.arg_max() or 0]) + 1, wrong.sum()
+        count = f"{wrongs} such row{'s' * (wrongs != 1)}"
         instead = "mend or remove them, or leave them out with data.where"
+        if text is not None:
+            shown = ", ".join(f"'{one[:25]}'" for one in text.filter(wrong).unique(maintain_order=True)[:3])
+            count += f": {shown}"
+            instead += f', such as "t NOT IN ({shown})" for a column t'
         if what == LACKS_TIME:
             instead += """, such as 't IS NOT NULL' for a column t, '"my time" IS NOT NULL' for one of two words"""
         if wrong.all() and len(wrong) > 1 and what == NO_TIME:
             instead = "write it as 2024-06-15 01:35, or if it is no time, name that in data.time_column"
-        raise UserError(f"{path}: data row {row} {what} ({wrong.sum()} such rows): {instead}")
+        raise UserError(f"{path}: data row {row} {what} ({count}): {instead}")
