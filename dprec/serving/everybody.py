@@ -66,6 +66,8 @@ def _read(served: Served, users: str, settings: Mapping[str, str | None]) -> Int
         return open_prepared(Path(users))
     usual = served.facts.get("prepared_as") or served.facts["data"]["init_args"]
     how: dict[str, Any] = {name: usual.get(name) if own is None else own for name, own in settings.items()}
+    if usual.get("where") not in (None, how["where"]):
+        print(f'--where replaces the condition of the run, "{usual["where"]}"', file=sys.stderr)
     how = {name: None if value in ("null", "") else value for name, value in how.items()}
     how |= {"format": usual.get("format") or AUTO, "context": served.context}
     try:

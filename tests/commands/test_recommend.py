@@ -201,13 +201,17 @@ def test_what_prepare_was_told_of_a_log_is_known_where_its_users_are_asked_for(
     assert "log.csv has no column 'wen' (--time_column)" in capsys.readouterr().err
 
 
-def test_a_log_of_users_is_filtered_as_that_of_training_was(moved: Path, here: Path) -> None:
+def test_a_log_of_users_is_filtered_as_that_of_training_was(
+    moved: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     served = load(moved)
     served.facts["data"]["init_args"]["where"] = "rating >= 4"
     (here / "rated.csv").write_text("user_id,item_id,timestamp,rating\nann,film1,1,5\nann,film2,2,1\n")
     for where, history in ((None, ["film1"]), ("null", ["film1", "film2"]), ("rating < 4", ["film2"])):
         settings = {**dict.fromkeys(OF_LOGS), "where": where}
         recommend_to_all(served, "rated.csv", f"{where}.csv", settings, 3, False, Console())
+        replaced = '--where replaces the condition of the run, "rating >= 4"' in capsys.readouterr().err
+        assert replaced == (where is not None)
         assert pl.read_csv(f"{where}.csv")["item"].to_list() == served.recommend([history], 3, False)[0].items
 
 

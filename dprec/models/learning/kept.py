@@ -13,7 +13,7 @@ from torch import Tensor
 
 FORMAT = 1  # of the `dprec` part of a checkpoint
 PLAIN = (type(None), bool, int, float, str, Tensor)
-NOT_PRIVATE = "not private: trained without a privacy block, so the model may reveal anybody's data"
+NOT_PRIVATE = "not private: trained without a guarantee, so the model may reveal anybody's data"
 
 
 def kept_of(model: Any, trainer: Any) -> dict[str, Any]:
