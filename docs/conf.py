@@ -13,11 +13,12 @@ from dprec import __version__
 from dprec.cli.arguments import first_sentence, shipped
 
 project, author, release = "dprec", "the dprec authors", __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["measured"]
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "dprec"
+html_static_path, html_css_files = ["_static"], ["code.css"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
