@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ class Finished:
     privacy: Mapping[str, Any]
     config: str
     curves: Mapping[str, Curve]
+    day: str = "an unknown day"  # on which its figures were written
 
     @classmethod
     def read(cls, path: str | Path) -> Finished:
@@ -41,7 +43,8 @@ class Finished:
             raise UserError(f"{path} holds no metrics.json, {instead}")
         try:
             config = run.config.read_text(encoding="utf-8") if run.config.is_file() else ""
-            return cls(run.path, _json(run.metrics), _json(run.privacy), config, _curves(run.path))
+            day = datetime.fromtimestamp(run.metrics.stat().st_mtime).date().isoformat()
+            return cls(run.path, _json(run.metrics), _json(run.privacy), config, _curves(run.path), day)
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read the run in {path}: {error}") from None
 

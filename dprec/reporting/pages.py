@@ -11,30 +11,23 @@ from typing import Any
 from rich.console import Console
 
 from dprec.accounting.ledger import round_up
+from dprec.reporting.charts import bar_chart, epsilon_scale, line_chart
 from dprec.reporting.finished import Finished
-from dprec.reporting.html import (
-    bullets,
-    line_chart,
-    number,
-    page,
-    paragraph,
-    points_chart,
-    preformatted,
-    section,
-    table,
-)
+from dprec.reporting.html import bullets, folded, number, page, paragraph, preformatted, section, table
 from dprec.run.saved.folder import RunFolder, write_private
 
 PROTOCOL = {"": "", "/all": ", all items ranked"}
 
 
 def run_page(run: Finished) -> str:
+    """The sentence to sign and two pictures come first; what an engineer asks for is below, or folded."""
     return page(
         f"{run.metrics.get('run', run.folder.name)}: what it promises, and what it reached",
         [
             _promise(run),
             section(
                 "What it reached",
+                _quality_chart([run]),
                 quality_table(run),
                 paragraph(str(run.metrics.get("protocol", "")), "quiet"),
                 paragraph(_size(run.metrics), "quiet"),
@@ -42,7 +35,7 @@ def run_page(run: Finished) -> str:
             ),
             section(
                 "What it spent",
-                line_chart("ε spent over the steps", run.spent(), "step", "ε"),
+                line_chart("ε spent over the steps", run.spent(), "step", "ε") if _steps(run) > 1 else "",
                 _ledger(run),
             ),
             section(
@@ -62,14 +55,23 @@ def run_page(run: Finished) -> str:
                     if not name.endswith("/all") and name != "epsilon"  # above
                 ),
             ),
-            section("The recipe", preformatted(run.config)),
             section(
                 "How to reproduce it",
                 preformatted(f"dprec fit {shlex.quote(str(run.folder / 'config.yaml'))} --out NEW_FOLDER"),
                 paragraph(_reproduced(run)),
+                _beside_plain(run),
+                folded("The recipe", preformatted(run.config) if run.config else ""),
             ),
         ],
     )
+
+
+def _beside_plain(run: Finished) -> str:
+    if not run.private:
+        return ""
+    own, config = shlex.quote(str(run.folder)), shlex.quote(str(run.folder / "config.yaml"))
+    plain = f"dprec fit {config} --privacy null --out PLAIN\ndprec report {own} PLAIN --out page.html"
+    return paragraph("What privacy costs, in one chart:") + preformatted(plain)
 
 
 def write_report(folder: RunFolder, console: Console) -> None:
@@ -80,6 +82,20 @@ def write_report(folder: RunFolder, console: Console) -> None:
         console.print(f"no report: cannot write {folder.report}: {error.strerror}", soft_wrap=True)
     else:
         console.print(f"report: {folder.report}", soft_wrap=True)
+
+
+def _quality_chart(runs: Sequence[Finished]) -> str:
+    """The first metric of all runs, and of what they stand beside."""
+    name, _, baseline, beside = next((each for run in runs for each in run.quality), ("", 0.0, 0.0, ""))
+    found = [(_labelled(run, len(runs)), _number(run, name)) for run in runs]
+    bars = [(label, value, True) for label, value in found if value is not None]
+    return bar_chart(f"{_written(name)} beside {beside}", [*bars, (beside, baseline, False)], _written(name))
+
+
+def _labelled(run: Finished, several: int) -> str:
+    """A run in a few letters."""
+    kind = f"ε = {round_up(float(run.metrics['epsilon']))}" if run.private else "not private"
+    return f"{run.folder.name[-14:] if several > 1 else 'this model'}, {kind}"
 
 
 def quality_table(run: Finished) -> str:
@@ -113,9 +129,13 @@ def _factor(epsilon: float) -> str:
 
 def _promise(run: Finished) -> str:
     notice = run.metrics.get("notice")
-    kind = "promise" if run.private else "promise none"
-    exact = paragraph(run.guarantee.partition("; assumed public: ")[0] + ".", "quiet") if run.private else ""
-    return paragraph(in_plain_words(run), kind) + exact + (paragraph(f"Stand-in data: {notice}") if notice else "")
+    said = paragraph(f"Stand-in data: {notice}") if notice else ""
+    said += paragraph(f"Finished on {run.day}.", "quiet")
+    if not run.private:
+        return paragraph(in_plain_words(run), "promise none") + said
+    exact = paragraph(run.guarantee.partition("; assumed public: ")[0] + ".")
+    scale = epsilon_scale(float(run.metrics["epsilon"]), str(run.metrics.get("unit", "user")))
+    return paragraph(in_plain_words(run), "promise") + said + scale + folded("The exact guarantee", exact)
 
 
 def _assumed(run: Finished) -> list[str]:
@@ -151,6 +171,10 @@ def _reproduced(run: Finished) -> str:
     return seed + "On the same machine and data the figures come again if the noise has a seed, or if there is none."
 
 
+def _steps(run: Finished) -> int:
+    return int(run.metrics.get("steps", 0))
+
+
 def _written(name: str) -> str:
     """
     >>> _written("ndcg@10/all"), _written("loss_not_private")
@@ -175,17 +199,13 @@ def comparison_page(runs: Sequence[Finished]) -> str:
         for run in runs
     ]
     columns = ["run", "ε", "δ", *(name.upper() if "@" in name else name for name in shown), "data"]
-    first = shown[0] if shown else ""
-    private = [(run.name, float(run.metrics["epsilon"]), _number(run, first)) for run in runs if run.private and first]
-    points = [(name, x, y) for name, x, y in private if y is not None]
     kinds = {(str(run.metrics.get("dataset")), str(run.metrics.get("protocol"))) for run in runs}
     caution = "These runs differ in their data or in how they are judged, so their figures do not compare."
     return page(
         f"{len(runs)} runs",
         [
             paragraph(caution, "promise none") if len(kinds) > 1 else "",
-            section("Promised and reached", table(columns, rows)),
-            section("ε against quality", points_chart(f"{first.upper()} at each ε", points, "ε", first.upper())),
+            section("Promised and reached", _quality_chart(runs), table(columns, rows)),
             *(section(run.name, paragraph(in_plain_words(run)), quality_table(run)) for run in runs),
             paragraph("These figures have no noise, and no guarantee covers them or a choice between runs.", "quiet"),
         ],

@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import subprocess
+from datetime import date
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,8 +17,8 @@ import pytest
 
 from dprec.fit import main as fit
 from dprec.report import main as report
+from dprec.reporting.charts import OTHERS, bar_chart, epsilon_scale, line_chart
 from dprec.reporting.finished import Finished
-from dprec.reporting.html import line_chart, points_chart
 from dprec.reporting.pages import in_plain_words, run_page
 
 CHROMIUM = shutil.which("chromium")
@@ -97,6 +98,7 @@ def test_a_run_leaves_a_page_that_says_everything(runs: Path, name: str) -> None
         assert f"{metrics[metric]:.4g}" in page.words
     assert f"dprec fit {runs / name}/config.yaml --out NEW_FOLDER" in page.words
     assert "synthetic_users: 80" in page.words
+    assert f"Finished on {date.today().isoformat()}." in page.words
     promises = page.named("p")[0]["class"]
     if name == "private":
         assert promises == "promise"
@@ -116,11 +118,11 @@ def test_a_run_leaves_a_page_that_says_everything(runs: Path, name: str) -> None
 def test_charts_have_words_in_their_place(runs: Path) -> None:
     page = Page((runs / "private" / "report.html").read_text())
     charts = page.named("svg")
-    assert len(charts) == 2  # ε and the loss; one evaluation is no curve
+    assert len(charts) == 4  # two scales, ε and the loss; one evaluation is no curve
     for chart in charts:
         assert chart["role"] == "img"
         assert re.search(r"\d", chart["aria-label"] or "")
-    assert len(page.named("details")) == len(charts)
+    assert len(page.named("details")) == len(charts) + 2  # the exact guarantee and the recipe are folded, too
     assert all(head.get("scope") in ("col", "row") for head in page.named("th"))
 
 
@@ -149,7 +151,7 @@ def test_several_runs_are_a_row_each(runs: Path, capsys: pytest.CaptureFixture[s
     assert page.words.count("This run promises nothing") == 2
     for name in ("private", "open", "eana"):
         assert f"{name} ({runs / name})" in page.words
-    assert len(page.named("circle")) == 1  # the only one with an ε
+    assert len(page.named("rect")) == 4  # all of them, and popularity
 
 
 def test_a_run_cannot_write_html_into_its_page(runs: Path, tmp_path: Path) -> None:
@@ -188,7 +190,19 @@ def test_a_mistake_is_one_line(
 def test_a_chart_of_one_point_or_equal_values_is_no_error() -> None:
     assert line_chart("a", [(1.0, 2.0)], "x", "y") == ""
     assert 'points="' in line_chart("a", [(0.0, 2.0), (1.0, 2.0)], "x", "y")
-    assert points_chart("a", [("one", 0.0, 0.0)], "x", "y").count("<circle") == 1
+    assert bar_chart("a", [("one", 0.0, True)], "x") == ""
+    assert bar_chart("a", [("one", 0.0, True), ("two", 1.0, False)], "x").count("<rect") == 2
+
+
+@pytest.mark.parametrize("epsilon", [0.003, 1.0, 8.0, 5000.0])
+def test_every_epsilon_is_on_the_scale_beside_what_the_documents_say_of_others(epsilon: float) -> None:
+    chart = epsilon_scale(epsilon, "user")
+    places = [float(x) for x in re.findall(r'cx="([\d.-]+)"', chart)]
+    assert all(210 <= x <= 640 for x in places)
+    assert len(places) == 1 + sum(len(values) for _, values in OTHERS)
+    rows = re.findall(r"\| ([^|]+) \| ([\d, /]+) \|", (Path(__file__).parents[2] / "docs/questions.md").read_text())
+    told = [(who.split(",")[0], [float(one) for one in re.split(r"[,/]", said)]) for who, said in rows]
+    assert told == [(who.split(",")[0].removesuffix("'s paper"), [*values]) for who, values in OTHERS]
 
 
 @pytest.mark.full
