@@ -1,0 +1,152 @@
+"""What several runs cost together: ``python -m dprec.ledger RUN [RUN ...]``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dprec.accounting.composition import COARSE_GRID
+from dprec.accounting.ledger import Ledger, round_up
+from dprec.cli.arguments import CommandLine
+from dprec.cli.command import Command, print_json
+from dprec.errors import UserError
+from dprec.lightning import leave_out
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+    from rich.console import Console
+
+MANY = 10_000  # runs that a ceiling may still allow
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run has released so far, whether it is finished or not."""
+
+    run: str
+    written: float  # when, in seconds since 1970
+    ledger: Ledger
+    delta: float
+    neighbours: str  # how these differ, in the words of the guarantee
+
+    @classmethod
+    def read(cls, run: str) -> Spent:
+        file = Path(run) / "privacy.json"
+        try:
+            told = json.loads(file.read_text(encoding="utf-8"))
+            ledger = Ledger()
+            ledger.load_state_dict({"events": told.get("events", [])})
+            said = str(told["guarantee"]).partition("neighbouring data sets differ by ")[2]
+            neighbours = said.partition(" (")[0].partition(",")[0]
+            found = cls(run, file.stat().st_mtime, ledger, float(told["delta"] or 0), neighbours)
+        except FileNotFoundError:
+            raise UserError(f"{run} holds no privacy.json: give a folder that dprec fit --out named") from None
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise UserError(f"{file} cannot be read ({error}): give another run") from None
+        if not ledger.events or not neighbours:
+            raise UserError(f"{run} is not private, so no ε holds for it together with others: leave it out")
+        if any(event.period is not None for event in ledger.events):
+            raise UserError(f"{run} has periods, which other runs may cut elsewhere: leave it out")
+        return found
+
+
+def options(parser: ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", help="run folders; a run that is not finished counts, too")
+    parser.add_argument("--delta", type=float, help="δ of all together; default: the smallest of the runs")
+    parser.add_argument("--ceiling", type=float, help="say how many more runs like the last stay below this ε")
+    parser.add_argument("--out", help="a page of HTML with a picture")
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")
+
+
+def ledger(line: CommandLine, console: Console) -> None:
+    """Say what several runs cost a person whose data was in all of them: one ε, composed from all their events.
+
+      dprec ledger runs/monday runs/tuesday --ceiling 10
+
+    It is below the sum of their ε. All must protect the same unit, such as a user. Tuned settings and figures that
+    somebody saw are not in it.
+    """
+    given = line.options
+    if len(set(map(Path, given.runs))) < len(given.runs):
+        raise UserError("a run is given twice: give each folder once")
+    runs = sorted(map(Spent.read, given.runs), key=lambda spent: spent.written)
+    if (other := next((spent for spent in runs if spent.neighbours != runs[0].neighbours), None)) is not None:
+        raise UserError(
+            f"{runs[0].run} is about {runs[0].neighbours}, {other.run} about {other.neighbours}: give runs of one kind"
+        )
+    delta = min(spent.delta for spent in runs) if given.delta is None else given.delta
+    if not 0 < delta < 1:
+        raise UserError(f"--delta is {delta}: give a number between 0 and 1")
+    rows, so_far = [], Ledger()
+    for spent in runs:
+        so_far = so_far.after_all(spent.ledger.events)
+        day = datetime.fromtimestamp(spent.written).date().isoformat()
+        rows.append((spent.run, day, spent.ledger.epsilon(delta), so_far.epsilon(delta)))
+    left = None if given.ceiling is None else more_runs(so_far, runs[-1].ledger, delta, given.ceiling)
+    if given.json:
+        named = [dict(zip(("run", "day", "epsilon", "epsilon_together"), row, strict=True)) for row in rows]
+        print_json({"delta": delta, "epsilon": rows[-1][-1], "runs": named, "more_runs": left})
+    else:
+        from rich.table import Table
+
+        table = Table("run", "day", "ε alone", "ε so far", title=f"δ = {round_up(delta)}", title_justify="left")
+        for run, day, alone, together in rows:
+            table.add_row(run, day, round_up(alone), round_up(together))
+        console.print(table)
+        if left is not None:
+            said = f"{MANY:,} or more" if left >= MANY else f"{left:,}"
+            console.print(f"{said} more runs like {runs[-1].run} stay at or below ε = {given.ceiling:g}")
+    if given.out is not None:
+        _draw(rows, delta, Path(given.out))
+
+
+def more_runs(spent: Ledger, last: Ledger, delta: float, ceiling: float) -> int:
+    """Return how many more runs like the last stay within a ceiling, `MANY` at most.
+
+    >>> from dprec.accounting.ledger import Event
+    >>> night = Ledger({Event("gaussian", 5.0): 1})
+    >>> more_runs(night, night, 1e-5, ceiling=3.0)
+    11
+    """
+
+    def fits(count: int) -> bool:
+        more = {event: count * times for event, times in last.events.items()}
+        return spent.after_all(more).epsilon(delta, COARSE_GRID) <= ceiling
+
+    low, high = 0, 1
+    while high < MANY and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return min(low, MANY)
+
+
+def _draw(rows: list[tuple[str, str, float, float]], delta: float, file: Path) -> None:
+    from html import escape
+
+    from dprec.reporting.charts import line_chart
+    from dprec.reporting.html import page, table
+    from dprec.run.saved.folder import write_private
+
+    curve = [(0.0, 0.0), *((float(number), row[-1]) for number, row in enumerate(rows, start=1))]
+    cells = [[escape(run), day, round_up(alone), round_up(together)] for run, day, alone, together in rows]
+    parts = [
+        line_chart("ε of all runs so far", curve, "runs", "ε"),
+        table(["run", "day", "ε alone", "ε so far"], cells),
+    ]
+    try:
+        write_private(file, page(f"What {len(rows)} runs cost together, at δ = {round_up(delta)}", parts))
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}") from None
+
+
+main = Command(ledger, options, reads_run=True, own_process=leave_out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
