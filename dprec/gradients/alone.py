@@ -62,7 +62,7 @@ class OneUser(Tape):
         """Whether rows of it were looked up, which takes it out of autograd's graph."""
         return id(used) in self._looked_up
 
-    def backward(self, losses: Tensor, real: int | None = None) -> None:
+    def backward(self, losses: Tensor) -> None:
         self._refuse_shape(losses)
         if not losses.requires_grad:
             return  # nothing that is trained has a part in this user's loss

@@ -156,13 +156,13 @@ def record(
     """Run one forward and one backward pass over a micro-batch; `read` hears of rows before they are looked up."""
     real, batch = len(batch), filled_up(batch)
     users = len(batch)
-    tape = Tape(parameters, users, read=read)
+    tape = Tape(parameters, users, read, real)
     tape.watch(batch)
     with tape:
         losses = losses_of(batch)
         refuse_no_losses(losses, users)
     with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
-        tape.backward(losses, real)
+        tape.backward(losses)
     return Recorded(losses.detach(), tape.contributions, real)
 
 

@@ -79,10 +79,15 @@ class Tape(AsWritten):
         parameters: Mapping[str, nn.Parameter],
         users: int,
         read: Read | None = None,
+        real: int | None = None,
     ) -> None:
-        """`read` is told what is about to be read, and may still change it."""
+        """`read` is told what is about to be read, and may still change it.
+
+        Only the first `real` users count, by default all: nobody's gradient follows from the losses of the rows behind.
+        """
         super().__init__()
         self.users = users
+        self.real = users if real is None else real
         self.parameters = dict(parameters)
         self.contributions: defaultdict[str, list[Contribution]] = defaultdict(list)
         self._read = read
@@ -100,8 +105,8 @@ class Tape(AsWritten):
         for tensor in batch_tensors(batch):
             layout.mark(tensor, Layout(1) if tensor.shape[:1] == (self.users,) else Layout(0, "batch"))
 
-    def backward(self, losses: Tensor, real: int | None = None) -> None:
-        """Run the backward pass of one loss per user, of the first `real` if not of all, and close the tape."""
+    def backward(self, losses: Tensor) -> None:
+        """Run the backward pass of one loss per user who counts, and close the tape."""
         self._refuse_shape(losses)
         known = layout_of(losses)
         if known is None or not known.known:
@@ -120,7 +125,7 @@ class Tape(AsWritten):
                 f"losses(batch) uses the autograd.Function {function}, whose backward pass sees all users' rows at "
                 "once: write it with torch functions, or with a rule"
             )
-        unseen = self._run_back(losses[:real])
+        unseen = self._run_back(losses[: self.real])
         if unseen:
             raise NoRule(
                 f"parameter '{next(iter(unseen))}' got a gradient from a use that the tape did not see: "

@@ -25,6 +25,9 @@ def catalogue_softmax(tape: Recorder, function: Operation, args: Any, kwargs: An
     if layout_of(target) is not None and tape.rows(target, "catalogue_softmax (its targets)", table) != rows:
         return NotImplemented
     inputs, wanted = hidden.reshape(tape.users, -1, hidden.shape[-1]), target.reshape(tape.users, -1)
+    if tape.real < tape.users:  # who only fills up the batch needs no scores, which are most of the work
+        wanted = wanted.clone()
+        wanted[tape.real :] = padding
     weights = centred(at_least_float32(table.detach()), padding)
     loss, log_total, softmaxes = for_users(inputs, weights, wanted, padding)
     # What stands at positions without a target has no part in a gradient, and need not be a number.
@@ -33,5 +36,5 @@ def catalogue_softmax(tape: Recorder, function: Operation, args: Any, kwargs: An
     def for_table(gradient: Tensor) -> Contribution:
         return CatalogueRows(kept, weights, wanted, log_total, gradient.detach(), padding, softmaxes)
 
-    tapped = tape.record(loss, rows, [(table, for_table)], kept=[wanted])
+    tapped = tape.record(loss, rows, [(table, for_table)], kept=[target])
     return marked(tapped.view(target.shape), rows)

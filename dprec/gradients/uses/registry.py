@@ -20,6 +20,7 @@ class Recorder(Protocol):
     """What a rule asks of the tape."""
 
     users: int
+    real: int  # the first of them, whose losses count; the others' gradients are 0
     again: dict[Any, Any]  # a rule may leave here what it does for calls of its function and of the same form
 
     def __enter__(self) -> Any:

@@ -203,7 +203,8 @@ def _pairs(own: Pass, products: Tensor) -> Iterator[tuple[slice, Tensor, list[in
     for length, same in groupby(zip(own.users, own.lengths, strict=True), key=itemgetter(1)):
         users = [user for user, _ in same]
         where = slice(first, first + length * len(users))
-        yield where, products.new_zeros(len(users), length, length), users
+        if length:
+            yield where, products.new_zeros(len(users), length, length), users
         first = where.stop
 
 
@@ -217,7 +218,7 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> lis
     """
     most, own, taken = pieces.PIECE // min(pieces.MOST, items), Pass([], []), 0
     found: list[Pass] = []
-    each = [min(width, _rounded(length)) if rounded else max(1, length) for length in lengths]
+    each = [min(width, _rounded(length)) if rounded else length for length in lengths]
     for user in sorted(range(len(each)), key=each.__getitem__, reverse=True):
         length = each[user]
         if taken and taken + length > most:
@@ -227,7 +228,7 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> lis
         own.users.append(user)
         own.lengths.append(length)
         taken += length
-    own.count = round_up(taken)
+    own.count = round_up(max(1, taken))
     return [*found, own] if own.users else found
 
 
@@ -236,7 +237,7 @@ def _rounded(length: int) -> int:
     """Round up to a multiple of a quarter to an eighth of it.
 
     >>> [_rounded(length) for length in (0, 1, 7, 9, 17, 33)]
-    [1, 1, 7, 10, 20, 40]
+    [0, 1, 7, 10, 20, 40]
     """
     step = 1 << max(0, length.bit_length() - 3)
-    return max(1, -(-length // step) * step)
+    return -(-length // step) * step
