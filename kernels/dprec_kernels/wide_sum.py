@@ -71,7 +71,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         step = max(1, IN_CACHE // total.shape[1])
         for start in range(0, len(total), step):  # parts of the sum stay in the cache
             own = slice(start, start + step)
-            _add_parts(total[own], left[:, own], right, PARTS, left.dtype)
+            _add_in_turn(total[own], left[:, own], right)
 
 
 def lengths(values: Tensor) -> Tensor:
@@ -109,8 +109,18 @@ def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:
     total += sums.view(total.shape)
 
 
-def _add_parts(total: Tensor, left: Tensor, right: Tensor, most: int, dtype: torch.dtype | None = None) -> None:
-    """Multiply `TOGETHER` rows at a time, and add up at `most` so many products, in `dtype` or the total's."""
+def _add_in_turn(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Multiply `TOGETHER` rows at a time, and add up `PARTS` such products before they are added to the total."""
+    memory, rows = workspace.take("parts in turn", total.shape, left), len(right)
+    for first in range(0, rows, PARTS * TOGETHER):
+        multiply_each(left[first : first + TOGETHER].T, right[first : first + TOGETHER], memory)
+        for start in range(first + TOGETHER, min(rows, first + PARTS * TOGETHER), TOGETHER):
+            add_summed(memory, left[start : start + TOGETHER], right[start : start + TOGETHER])
+        total += memory
+
+
+def _add_parts(total: Tensor, left: Tensor, right: Tensor, most: int) -> None:
+    """Multiply `TOGETHER` rows at a time, and add up at `most` so many products."""
     rows = left.shape[-2]
     whole = rows - rows % TOGETHER
     step = TOGETHER * max(1, most)
@@ -120,7 +130,7 @@ def _add_parts(total: Tensor, left: Tensor, right: Tensor, most: int, dtype: tor
         a, b = a.unflatten(-2, (-1, TOGETHER)), b.unflatten(-2, (-1, TOGETHER))
         memory = workspace.take("parts of a product", (*a.shape[:-2], *total.shape[-2:]), left)
         parts = multiply_each(a.mT, b, memory)
-        total += parts.sum(-3, dtype=dtype or total.dtype)
+        total += parts.sum(-3, dtype=total.dtype)
     if whole < rows:
         if whole:
             left, right = left.narrow(-2, whole, rows - whole), right.narrow(-2, whole, rows - whole)
