@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dprec.gradients.clipping import ClippedUsers, Clipping, add_recorded, add_rest_alone, recorded, together
+from dprec.gradients.clipping import ClippedUsers, Clipping, add_rest_alone, clip_and_add, together, user_gradients
 from dprec.gradients.parameters import trained_parameters
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import select_users
@@ -24,7 +24,7 @@ def add_clipped(
     """Add Σ_u scale_u · g_u of one micro-batch to `sums`, one of at least float32 for each parameter."""
 
     def add(part: Any) -> ClippedUsers:
-        return together([add_recorded(sums, own, clipping) for _, own in recorded(parameters, losses_of, part)])
+        return together([clip_and_add(sums, own, clipping) for _, own in user_gradients(parameters, losses_of, part)])
 
     return add_rest_alone(add(batch), batch, add)
 

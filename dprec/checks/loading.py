@@ -144,7 +144,7 @@ class Loading:
                 "in the data set, collate_fn or losses(batch)"
             )
 
-    def release(self) -> None:
+    def empty_batch(self) -> None:
         """Empty the batch whose gradient is taken: what hooks make of it afterwards would get no noise."""
         if self._held is not None:
             self._held[0].clear()

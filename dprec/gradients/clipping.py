@@ -128,7 +128,7 @@ def together(users: Sequence[ClippedUsers]) -> ClippedUsers:
 
 
 @dataclass
-class Recorded:
+class UserGradients:
     """What the users of one micro-batch add to each gradient, before anything is clipped."""
 
     losses: Tensor  # (B,)
@@ -147,12 +147,12 @@ class Recorded:
         return torch.arange(self.rows, device=self.losses.device) < self.real
 
 
-def record(
+def batch_gradients(
     parameters: Mapping[str, nn.Parameter],
     losses_of: Callable[[Any], Tensor],
     batch: Any,
     read: Read | None = None,
-) -> Recorded:
+) -> UserGradients:
     """Run one forward and one backward pass over a micro-batch; `read` hears of rows before they are looked up."""
     real, batch = len(batch), filled_up(batch)
     users = len(batch)
@@ -163,10 +163,10 @@ def record(
         refuse_no_losses(losses, users)
     with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
         tape.backward(losses)
-    return Recorded(losses.detach(), tape.contributions, real)
+    return UserGradients(losses.detach(), tape.contributions, real)
 
 
-def recorded(
+def user_gradients(
     parameters: Mapping[str, nn.Parameter],
     losses_of: Callable[[Any], Tensor],
     batch: Any,
@@ -174,41 +174,41 @@ def recorded(
     within: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
     alone: Alone = select_alone,
     unpadded: bool = False,
-) -> Iterator[tuple[Any, Recorded]]:
+) -> Iterator[tuple[Any, UserGradients]]:
     """Yield a micro-batch and what its users add; where the tape cannot tell, a micro-batch of each user.
 
-    Each is recorded `within` what this gives for it. A user's row of a batch may be as long as others ask for. Where
+    Each is computed `within` what this gives for it. A user's row of a batch may be as long as others ask for. Where
     that could decide whether the user counts, or what is counted, `unpadded`, it is what `alone` gives of a place.
     """
     try:
         with within(batch):
-            whole = record(parameters, losses_of, batch, read)
+            whole = batch_gradients(parameters, losses_of, batch, read)
     except NoRule as why:
         for user in one_by_one(batch, why, alone if unpadded else select_alone):
             with within(user):
-                own = record_alone(parameters, losses_of, user, read)
+                own = gradients_alone(parameters, losses_of, user, read)
             yield user, own
     else:
         yield batch, whole
 
 
-def record_alone(
+def gradients_alone(
     parameters: Mapping[str, nn.Parameter], losses_of: Callable[[Any], Tensor], user: Any, read: Read | None = None
-) -> Recorded:
+) -> UserGradients:
     """Do the same for a micro-batch of one user, whatever operations meet the parameters."""
     with OneUser(parameters, read) as tape:
         losses = losses_of(user)
         refuse_no_losses(losses, 1)
     with torch.autocast(losses.device.type, enabled=False):
         tape.backward(losses)
-    return Recorded(losses.detach(), tape.contributions, 1)
+    return UserGradients(losses.detach(), tape.contributions, 1)
 
 
-def add_recorded(sums: Mapping[str, Tensor | RowSum], recorded: Recorded, clipping: Clipping) -> ClippedUsers:
+def clip_and_add(sums: Mapping[str, Tensor | RowSum], users: UserGradients, clipping: Clipping) -> ClippedUsers:
     """Add Σ_u scale_u · g_u to `sums`."""
-    losses = recorded.losses
+    losses = users.losses
     with torch.autocast(losses.device.type, enabled=False), torch.no_grad():
-        return _clip(sums, recorded.contributions, losses, clipping).first(recorded.real)
+        return _clip(sums, users.contributions, losses, clipping).first(users.real)
 
 
 def add_rest_alone(

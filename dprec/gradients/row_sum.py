@@ -50,7 +50,7 @@ class RowSum:
         """Keep what was merged: rows, ascending, none of them padding, and their sums."""
         self._held = rows, sums.view(len(rows), *self.shape[1:])
 
-    def release(self) -> tuple[Tensor, Tensor]:
+    def pop_merged(self) -> tuple[Tensor, Tensor]:
         """Return what was merged to somebody who may change it: it is held no longer."""
         held, self._held = self._held, None
         return self.merged() if held is None else held

@@ -90,6 +90,10 @@ class GaussianNoise:
         self._calls: int  # of this key so far
         self._restart(0)
 
+    def join(self, ranks: Ranks) -> None:
+        """Draw what all processes of a run draw, from now on."""
+        self.ranks = ranks
+
     def at(self, step: int) -> GaussianNoise:
         """Self, with a stream that depends only on this step and the seed.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.noise.gaussian import Ahead
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
-from dprec.privacy.cores.adding import Adding
+from dprec.sparsity.rows.adding import Adding
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import Step, StepCheck
 from dprec_kernels.tables import of_rows
@@ -60,12 +59,12 @@ class PrivateGradient:
         losses: Losses,
         batch: Sequence[Any],
         alone: Alone = select_alone,
-        record: Callable[[], None] = lambda: None,
+        charge: Callable[[], None] = lambda: None,
     ) -> float | None:
         """Fill `.grad`, or `rules.held` for tables with a noise schedule; return the mean loss, which is not private.
 
-        `alone` gives the batch that a user of a micro-batch is alone. `record` puts on record what is about to be
-        released, before any noise is drawn.
+        `alone` gives the batch that a user of a micro-batch is alone. `charge` enters what is about to be released
+        in the ledger, before any noise is drawn.
         """
         ranks = self.step_noise.source.ranks
         users, most = ranks.total(sum(map(len, batch))), self.step_noise.most
@@ -75,16 +74,15 @@ class PrivateGradient:
             )
         self.rules.refuse_others(parameters)
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
-        adding = Adding(parameters, losses, mask_empty_histories(losses), sums, self.clipping, self.rules)
+        adding = Adding(parameters, losses, sums, self.clipping, self.rules)
         ahead = Ahead(self.step_noise.source, lambda: self._whole)
         with self.rules.step():
-            self.check.begin(Step(parameters, adding.losses, parts, alone))
-            record()
+            self.check.begin(Step(parameters, losses, parts, alone))
+            charge()
             for parameter in parameters.values():
                 parameter.grad = None
             if self.rules.look:
-                pieces = [piece for part in parts for piece in adding.recorded(part, alone)]
-                pieces = self.rules.split_by_user(pieces, lambda one: next(adding.recorded(one, alone))[1], alone)
+                pieces = adding.before_a_choice(parts, alone)
                 self.rules.choose([own for _, own in pieces])
                 seen = adding.clipped(pieces, alone)
             else:
@@ -111,13 +109,13 @@ class PrivateGradient:
         self.step_noise.source.add_all_(noisy, std, ahead)
         if nothing:
             torch._foreach_zero_(nothing)
-        self._release_rows(rows, parameters, expected, std)
-        self._release_dense(parameters, expected, std)
+        self._fill_rows(rows, parameters, expected, std)
+        self._fill_dense(parameters, expected, std)
         self.check.end()
         self.filled = frozenset(map(id, parameters.values()))
         return float(torch.cat([own.float() for own in seen]).nanmean()) if seen else None
 
-    def _release_rows(
+    def _fill_rows(
         self,
         gradients: Mapping[str, tuple[Tensor, Tensor]],
         parameters: Mapping[str, nn.Parameter],
@@ -136,7 +134,7 @@ class PrivateGradient:
             else:
                 self.rules.held[name] = gradient  # not in `.grad`, where anybody could take it for private
 
-    def _release_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
+    def _fill_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
         """Divide the sums that have their noise, and round them to their parameters' precision, all at once."""
         dense = {name: total for name, total in self._sums.items() if isinstance(total, Tensor)}
         for whole in self._whole:
@@ -168,17 +166,3 @@ class PrivateGradient:
             if isinstance(total, RowSum):
                 total.zero_()
         return self._sums
-
-
-def mask_empty_histories(losses: Losses) -> Losses:
-    """Return the losses, such that an empty history costs nothing whatever the model makes of it.
-
-    Where batches have a fixed size, data sets differ by a history that is empty in one of them: it must add nothing.
-    """
-
-    @wraps(losses, assigned=(), updated=())
-    def of(batch: Any) -> Tensor:
-        each, empty = losses(batch), getattr(batch, "empty", None)
-        return each if empty is None or empty.shape != each.shape else each.masked_fill(empty, 0.0)
-
-    return of

@@ -216,7 +216,7 @@ class PrivateRun:
             raise self.planned.too_dear()
         return self._allowed
 
-    def record(self) -> None:
+    def charge_step(self) -> None:
         """Enter the coming step in the ledger, count it, and key its noise.
 
         The entry comes first: a crash may over-count, never under-count.

@@ -29,11 +29,11 @@ from dprec.gradients.uses.arithmetic import compute_in_full, refuse_less
 from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.low_precision import LOW
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.cached_tensors import ResetCachedTensors
 from dprec.privacy.cores import OneCore, cores_for
 from dprec.privacy.periods import Periods
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.privacy.run import PrivateRun
+from dprec.privacy.user_losses import UserLosses
 from dprec.verify.drawn import Drawn
 from dprec.verify.self_check import SelfCheck
 
@@ -51,7 +51,7 @@ class TrainingTarget:
 
 
 class PrivateSteps:
-    """Takes the steps of a run. Each is `draw`, then `gradient`, then `release`, then the optimizer's own.
+    """Takes the steps of a run. Each is `draw`, then `gradient`, then `finish`, then the optimizer's own.
 
     `taken` of the run's `total` steps were taken before, by a run that this one goes on with. `ranks` are the processes
     that take them together.
@@ -70,11 +70,12 @@ class PrivateSteps:
         refuse_gradient_hooks(trained.module)
         compute_in_full()
         self.run, self.trained, self._loading = run, trained, loading
-        self._losses = ResetCachedTensors(trained.module, trained.losses)
+        self._losses = UserLosses(trained.module, trained.losses)
         module, rules, sampling = trained.module, run.rules, run.sampling
         if not run.noise.seeded:
             loading.forget_seeds()
-        run.noise.ranks = self._ranks = ranks
+        self._ranks = ranks
+        run.noise.join(ranks)
         loading.deal(ranks)
         loading.of([0])
         loading.of([])  # a draw may be empty: say now where that cannot be
@@ -169,15 +170,15 @@ class PrivateSteps:
         """Fill `.grad` with the private gradient of the batch that was drawn; return its mean loss."""
         self._loading.refuse_other(batch)
         known = self._losses  # a bound method is another object each time that it is asked for
-        own = known if losses in (known, known.__wrapped__) else ResetCachedTensors(self.trained.module, losses)
-        loss = self._gradient(parameters, own, batch, self._alone, self.run.record)
+        own = known if losses in (known, known.__wrapped__) else UserLosses(self.trained.module, losses)
+        loss = self._gradient(parameters, own, batch, self._alone, self.run.charge_step)
         self.run.uneven |= self.check.uneven
         return loss
 
     def _alone(self, part: Any, place: int) -> Any:
         return self._loading.alone(part, place, self._drawn.users)
 
-    def release(self) -> None:
+    def finish(self) -> None:
         """Move tables that have a noise schedule, and let the optimizer step by nothing but the private gradient."""
         optimizer = self.trained.optimizer
         self._refuse_hooks_and_low_precision()
@@ -186,7 +187,7 @@ class PrivateSteps:
         self.check.stepping(optimizer)
         self.run.rules.update(optimizer)
         self.check.stepped()
-        self._loading.release()
+        self._loading.empty_batch()
         if self.run.steps >= self.last:
             self.run.rules.settle()  # nobody who looks at the model from now on has to ask for it
             self.end()

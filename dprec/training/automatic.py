@@ -23,7 +23,7 @@ from dprec.lightning import beside
 from dprec.privacy.steps import PrivateSteps
 from dprec.training.loaders import Rows
 from dprec.training.refusals import refuse_hooks
-from dprec.training.step_order import PrivateGradients, StepOrder
+from dprec.training.step_order import FilledGradients, StepOrder
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -102,7 +102,7 @@ class AutomaticStep:
     def begin(self, steps: PrivateSteps) -> None:
         """Take the steps of this run from now on."""
         self._steps = steps
-        self._order = StepOrder(steps.trained.optimizer, steps.release, steps.agree, by_closure=True)
+        self._order = StepOrder(steps.trained.optimizer, steps.finish, steps.agree, by_closure=True)
 
     def leave(self) -> None:
         """Let Lightning call the module, and the optimizer step by any gradient, again."""
@@ -133,7 +133,7 @@ class AutomaticStep:
             loss = steps.gradient(parameters, self.losses, batch)
         if loss is not None and self.losses.by_losses:
             self._module.log("loss_not_private", loss, prog_bar=True, batch_size=1)
-        order.filled(PrivateGradients(parameters))
+        order.filled(FilledGradients(parameters))
         return torch.tensor(loss or 0.0, device=self._module.device)
 
     def _backward(self, loss: Tensor, *_: Any, **__: Any) -> Tensor:

@@ -31,7 +31,7 @@ from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, TrainingTarget
 from dprec.training.loaders import OfContent, moved, private_loader
 from dprec.training.refusals import refuse_asking, refuse_losses, refuse_optimizer
-from dprec.training.step_order import PrivateGradients, StepOrder, identity, refuse_written
+from dprec.training.step_order import FilledGradients, StepOrder, identity, refuse_written
 
 _END = object()  # of a pass
 
@@ -174,7 +174,7 @@ class Training:
         self.run.coarse |= torch.is_autocast_enabled(device)
         parameters = trained_parameters(self.trained.module)
         loss = steps.gradient(parameters, self.trained.losses, batch)
-        self._order.filled(PrivateGradients(parameters))
+        self._order.filled(FilledGradients(parameters))
         return loss
 
     @contextmanager
@@ -277,7 +277,7 @@ class Training:
         return [id(table) for table in self.run.rules.owing.values()]
 
     def _release(self) -> None:
-        cast(PrivateSteps, self._steps).release()
+        cast(PrivateSteps, self._steps).finish()
 
     def _moved(self) -> None:
         cast(PrivateSteps, self._steps).agree()

@@ -43,7 +43,7 @@ class StepOrder:
         self._lost = ""  # the error that ended a draw
         self._optimizer: Any = optimizer
         self._release, self._moved, self._by_closure = release, moved, by_closure
-        self._gradients: PrivateGradients | None = None
+        self._gradients: FilledGradients | None = None
         self._depth = 0  # of optimizers' steps within steps
         for handle in getattr(optimizer, "_dprec_hooks", ()):  # a training before this one, which is over
             handle.remove()
@@ -84,7 +84,7 @@ class StepOrder:
         self._optimizer._optimizer_step_pre_hooks.move_to_end(self._hooks[0].id)
         self._optimizer._optimizer_step_post_hooks.move_to_end(self._hooks[1].id, last=False)
 
-    def filled(self, gradients: PrivateGradients) -> None:
+    def filled(self, gradients: FilledGradients) -> None:
         """Hear that the gradient is made."""
         self._gradients, self.phase = gradients, "filled"
 
@@ -171,7 +171,7 @@ class StepOrder:
 # Between private steps: the gradient stays as it was made, and nothing but the optimizer moves the weights.
 
 
-class PrivateGradients:
+class FilledGradients:
     """The gradients of one step, as they were made."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:

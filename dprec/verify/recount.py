@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from dprec.checks.entropy import Streams
 from dprec.checks.same_draws import SameDraws
 from dprec.contract import Losses
-from dprec.gradients.clipping import ClippedUsers, Clipping, Recorded, add_recorded, add_rest_alone, recorded, together
+from dprec.gradients.clipping import ClippedUsers, Clipping, UserGradients, clip_and_add, together, user_gradients
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, filled_up, select_alone
+from dprec.sparsity.rows.adding import Adding, Piece
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.ordering import distinct
 from dprec_kernels.tables import of_rows
@@ -60,54 +61,54 @@ class Recount:
         return torch.stack([each.double().cpu() for each in (users.losses, users.norms, users.scales)], 1)
 
 
-def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_draws: bool = True) -> Recount:
-    """Sum the users' clipped gradients as a step does. Nothing that is owed is paid: rows are read as they lie.
+@dataclass(frozen=True)
+class Recounting(Adding):
+    """Adds users once more: nothing that is owed is paid, and a table that is looked up in gets no sum as large."""
 
-    `same_draws` makes random numbers the same for all sums, and leaves dropout out; otherwise they are drawn. Once rows
-    are `chosen`, what users add to others is left out.
-    """
-    found, rules, parameters = Recount(), engine.rules, engine.parameters
-    sums: dict[str, Tensor] = {}
+    streams: Streams
+    found: Recount
+    chosen: bool  # whether what users add to rows that were not chosen is left out
+    same_draws: bool  # whether random numbers are the same for all sums, and dropout is left out
 
-    @contextmanager
-    def drawn(part: Any) -> Iterator[None]:
-        if not same_draws:
-            yield
-            return
-        with SameDraws(filled_up(part), engine.streams) as draws:
-            yield
-        found.by_user |= draws.by_user and len(part) > 1
+    def gradients(self, part: Any, alone: Alone) -> Iterator[Piece]:
+        look, within = self.rules.look, self._drawn if self.same_draws else nullcontext
+        return user_gradients(self.parameters, self.losses, part, None, within, alone, unpadded=look)
 
-    def take(part: Any) -> Iterator[tuple[Any, Recorded]]:
-        look = rules.look
-        return recorded(parameters, engine.losses, part, None, drawn, engine.alone, unpadded=look)
-
-    def add(taken: Recorded) -> ClippedUsers:
-        rules.refuse_whole(taken)
-        taken = rules.restricted(taken) if chosen else taken
-        own: dict[str, Tensor | RowSum] = {}
-        for name, parameter in parameters.items():
-            if as_look_ups(taken.contributions.get(name, ())):
-                own[name] = RowSum(parameter.shape, parameter.dtype, parameter.device)
-            else:
-                if name not in sums:
-                    sums[name] = torch.zeros_like(parameter, dtype=torch.float64).detach()
-                own[name] = sums[name]
-        users = add_recorded(own, taken, engine.clipping)
-        for name, total in as_vector({name: own[name] for name in own if own[name] is not sums.get(name)}).items():
-            add_to(found.total, name, total)
+    def add(self, own: UserGradients) -> ClippedUsers:
+        self.rules.refuse_whole(own)
+        own = self.rules.restricted(own) if self.chosen else own
+        by_rows: dict[str, Tensor | RowSum] = {
+            name: RowSum(parameter.shape, parameter.dtype, parameter.device)
+            for name, parameter in self.parameters.items()
+            if as_look_ups(own.contributions.get(name, ()))
+        }
+        for name, parameter in self.parameters.items():
+            if name not in by_rows and name not in self.sums:
+                self.sums[name] = torch.zeros_like(parameter, dtype=torch.float64).detach()
+        users = clip_and_add({**self.sums, **by_rows}, own, self.clipping)
+        for name, total in as_vector(by_rows).items():
+            add_to(self.found.total, name, total)
         return users
 
-    def again(one: Any) -> ClippedUsers:
-        return together([add(taken) for _, taken in take(one)])
+    @contextmanager
+    def _drawn(self, part: Any) -> Iterator[None]:
+        with SameDraws(filled_up(part), self.streams) as draws:
+            yield
+        self.found.by_user |= draws.by_user and len(part) > 1
 
-    pieces: Iterable[tuple[Any, Recorded]] = (piece for part in parts for piece in take(part))
-    if rules.look:  # all, before anybody is recorded alone: dropout is drawn in this order
-        pieces = rules.split_by_user(list(pieces), lambda user: next(take(user))[1], engine.alone)
+
+def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_draws: bool = True) -> Recount:
+    """Sum the users' clipped gradients as a step does. Nothing that is owed is paid: rows are read as they lie."""
+    found, alone = Recount(), engine.alone
+    given = engine.parameters, engine.losses, dict[str, Tensor | RowSum](), engine.clipping, engine.rules
+    adding = Recounting(*given, engine.streams, found, chosen, same_draws)
+    pieces: Iterable[Piece] = (piece for part in parts for piece in adding.gradients(part, alone))
+    if engine.rules.look:  # all, before anybody is taken alone: dropout is drawn in this order
+        pieces = adding.before_a_choice(parts, alone)
     for one, own in pieces:
-        _count(found, rules.counted(own))
-        found.pieces.append((one, add_rest_alone(add(own), one, again, engine.alone)))
-    for name, total in sums.items():
+        _count(found, engine.rules.counted(own))
+        found.pieces.append((one, adding.clip(one, own, alone)))
+    for name, total in as_vector(adding.sums).items():
         add_to(found.total, name, total)
     return found
 

@@ -70,7 +70,7 @@ class OneTable(nn.Module):
 def counted(strategy: Any, rows: int, touched: int) -> Counted:
     """Take a step of users who read one row each, all of them different."""
     model, ranks, noise = OneTable(rows), Counted(), GaussianNoise(1)
-    noise.ranks = ranks
+    noise.join(ranks)
     rules, step_noise, parameters = RowRules([strategy]), StepNoise(noise, 1.0, touched), dict(model.named_parameters())
     rules.begin(model, parameters, step_noise, 1.0)
     rules.guard(model, torch.optim.SGD(model.parameters(), lr=0.1), 0)

@@ -128,7 +128,7 @@ class Vectors:
 def released(ranks: Ranks, rows: list[Tensor], sigma: float, size: int, seed: int | None = None) -> Tensor:
     """Return the gradient that these micro-batches of this process and those of all others give together."""
     noise = GaussianNoise(seed)
-    noise.ranks = ranks
+    noise.join(ranks)
     model = Vectors(size)
     gradient = PrivateGradient(Clipping("flat", 1.0), StepNoise(noise.at(0), sigma, expected_batch=1.0, at_most=100.0))
     gradient(model.parameters, model.losses, rows)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dprec import private
 from dprec.errors import NoRule, UserError
 from dprec.gradients import alone
-from dprec.gradients.clipping import Clipping, record
+from dprec.gradients.clipping import Clipping, batch_gradients
 from dprec.gradients.uses.as_written import AsWritten
 from dprec.gradients.uses.batches import batch_tensors, select_users
 from dprec.models.learning.optimizers import SGD
@@ -153,7 +153,7 @@ def test_a_parameter_in_a_row_of_a_square_is_not_taken_for_one_of_each_user() ->
         return x.square().sum(1)
 
     with pytest.raises(NoRule, match="__setitem__"):
-        record(dict(layer.named_parameters()), losses, torch.randn(4, 4))
+        batch_gradients(dict(layer.named_parameters()), losses, torch.randn(4, 4))
 
 
 @dataclass

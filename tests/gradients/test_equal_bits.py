@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dprec.errors import NoRule
 from dprec.gradients import norms
-from dprec.gradients.clipping import record
+from dprec.gradients.clipping import batch_gradients
 from dprec.gradients.contributions import Dense
 from tests.zoo.recommenders import MODELS, batch_for
 
@@ -21,7 +21,7 @@ USER = 5
 def shares(model: nn.Module, batch: Any, place: int) -> dict[str, Tensor]:
     """Return what the user at this place of a batch adds to each gradient, built."""
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    made = record(parameters, model.losses, batch)  # type: ignore[arg-type]
+    made = batch_gradients(parameters, model.losses, batch)  # type: ignore[arg-type]
     found = {"loss": made.losses[place]}
     for name, uses in made.contributions.items():
         shape = parameters[name].shape

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dprec.gradients.clipping import record
+from dprec.gradients.clipping import batch_gradients
 from dprec.gradients.contributions.look_ups import PaddedRows, as_look_ups, without_padding
 
 
@@ -19,7 +19,9 @@ def test_a_step_reads_the_rows_of_its_look_ups_alone() -> None:
     def hear(reads: Mapping[str, Tensor | None]) -> None:
         heard.extend((name, None if ids is None else ids.flatten().tolist()) for name, ids in reads.items())
 
-    record({"table": table.weight}, lambda batch: table(batch).sum((1, 2)), torch.tensor([[1, 2], [4, 2]]), hear)
+    batch_gradients(
+        {"table": table.weight}, lambda batch: table(batch).sum((1, 2)), torch.tensor([[1, 2], [4, 2]]), hear
+    )
     ((name, ids),) = heard
     assert name == "table"
     assert set(ids) == {1, 2, 4}
@@ -46,7 +48,7 @@ def test_rows_times_a_number_are_looked_up_still(name: str, shared: bool) -> Non
         met = batch @ rows.T if shared else (batch + rows).square()
         return met.exp().sum((1, 2))
 
-    (use,) = record({"table": table}, losses, x).contributions["table"]
+    (use,) = batch_gradients({"table": table}, losses, x).contributions["table"]
     assert as_look_ups([use]) == [use]
     built = torch.zeros(5, 9, 4, dtype=torch.float64)
     use.materialise(built, slice(0, 5))
@@ -60,7 +62,9 @@ def test_rows_times_a_number_are_looked_up_still(name: str, shared: bool) -> Non
 def test_rows_by_another_operation_are_not(by: Callable[[Tensor], Tensor]) -> None:
     table, x = nn.Parameter(torch.randn(9, 4)), torch.randn(5, 3, 4)
     ids = torch.tensor([2, 7, 2])
-    found = record({"table": table}, lambda batch: (batch * by(table[ids])).sum((1, 2)), x).contributions["table"]
+    found = batch_gradients({"table": table}, lambda batch: (batch * by(table[ids])).sum((1, 2)), x).contributions[
+        "table"
+    ]
     assert as_look_ups(found) is None
 
 

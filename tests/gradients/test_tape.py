@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dprec.errors import UncoveredUse
 from dprec.gradients.alone import OneUser
-from dprec.gradients.clipping import record
+from dprec.gradients.clipping import batch_gradients
 from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.operations.embedding import about_to_read
 from dprec.gradients.tape import Tape
@@ -301,7 +301,7 @@ def test_a_square_weight_that_changes_no_places_with_itself_is_not_transposed() 
         return (batch @ weight.transpose(0, 0)).sin().sum((1, 2)) + (batch @ weight.transpose(-1, 0)).cos().sum((1, 2))
 
     built = torch.zeros(2, 3, 3)
-    for use in record({"weight": weight}, losses, x).contributions["weight"]:
+    for use in batch_gradients({"weight": weight}, losses, x).contributions["weight"]:
         use.materialise(built, slice(0, 2))
     for user, gradient in enumerate(built):
         (exact,) = torch.autograd.grad(losses(x[user : user + 1]).sum(), weight)

@@ -74,13 +74,13 @@ def test_the_rest_of_a_shuffled_pass_is_an_event_more() -> None:
     assert [first.sampling.events(steps) for steps in (0, 1, 5, 6)] == [0, 1, 1, 2]
     assert [first.sampling.events(steps, start=2) for steps in (1, 3, 4, 8, 9)] == [1, 1, 2, 2, 3]
     first.start(0, 12)
-    first.record()
-    first.record()
+    first.charge_step()
+    first.charge_step()
     second = run_of(ShuffledBatches(60, 12))
     second.load_state_dict(first.state_dict())
     second.start(2, 12)
     for _ in range(10):
-        second.record()
+        second.charge_step()
     assert [*second.ledger.events.values()] == [4]
 
 

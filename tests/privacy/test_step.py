@@ -19,9 +19,10 @@ from dprec.models import DPFormer, Transformer
 from dprec.noise.gaussian import Ahead, GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
-from dprec.privacy.cores.adding import Adding
 from dprec.privacy.private_gradient import PrivateGradient
+from dprec.privacy.user_losses import UserLosses
 from dprec.sparsity import AdaFEST
+from dprec.sparsity.rows.adding import Adding
 from dprec.sparsity.rows.kinds import BatchRows
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.training.callback import Privacy
@@ -120,7 +121,7 @@ def test_what_is_released_is_recorded_before_its_noise_is_drawn() -> None:
 
     for cores, expected in ((OneCore(), ["record", "add", "draw"]), (Waiting(), ["record", "draw", "add"])):
         private = PrivateGradient(Clipping(), StepNoise(Noise(), 1.0, 1.0), cores=cores)
-        gradient_of(MODELS["layer-twice"](), [], partial(private, record=lambda: happened.append("record")))
+        gradient_of(MODELS["layer-twice"](), [], partial(private, charge=lambda: happened.append("record")))
         assert happened[:3] == expected
         happened.clear()
 
@@ -137,7 +138,8 @@ class LastTarget(Zoo):
 
 def summed(model: Any, batch: SequenceBatch, mode: Any) -> dict[str, Tensor]:
     parameters = dict(model.named_parameters())
-    PrivateGradient(Clipping(mode), StepNoise(GaussianNoise(), 0.0, 1.0))(parameters, model.losses, [batch])
+    losses = UserLosses(model, model.losses)
+    PrivateGradient(Clipping(mode), StepNoise(GaussianNoise(), 0.0, 1.0))(parameters, losses, [batch])
     return {name: p.grad.double() for name, p in parameters.items() if p.grad is not None}
 
 

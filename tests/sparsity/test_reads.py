@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import MixedUsers, UserError
-from dprec.gradients.clipping import Clipping, Recorded, record
+from dprec.gradients.clipping import Clipping, UserGradients, batch_gradients
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.parameters import padding_rows
 from dprec.gradients.uses.batches import select_users
@@ -75,7 +75,7 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def rows_of(module: Any, batch: Any) -> list[set[int]]:
     space = RowSpace(tables_of(module, trained(module)))
-    seen = batch_rows(space, [record(trained(module), module.losses, batch)], None)
+    seen = batch_rows(space, [batch_gradients(trained(module), module.losses, batch)], None)
     return [set(seen.row[seen.user == user].tolist()) for user in range(len(batch))]
 
 
@@ -109,7 +109,7 @@ def test_a_users_rows_are_those_it_has_alone(make: Any, broken: bool) -> None:
 def test_positions_are_looked_up_whatever_their_scale(scale: float) -> None:
     """Else no strategy that rules all tables trains a Transformer, since one would be used as a whole."""
     module = network(scale)
-    recorded = record(trained(module), module.losses, sequences([9, 7, 3, 1]))
+    recorded = batch_gradients(trained(module), module.losses, sequences([9, 7, 3, 1]))
     (positions,) = recorded.contributions["network.positions.weight"]
     assert as_look_ups([positions]) == [positions]
 
@@ -118,8 +118,8 @@ def test_who_is_recorded_alone_for_padded_positions_is_told_why_steps_are_slow()
     module, batch = network(1.0), sequences([9, 7, 3, 1])
     space = RowSpace(tables_of(module, trained(module)))
 
-    def again(part: Any) -> Recorded:
-        return record(trained(module), module.losses, part)
+    def again(part: Any) -> UserGradients:
+        return batch_gradients(trained(module), module.losses, part)
 
     rows._warn_of_padding.cache_clear()
     with pytest.warns(UserWarning, match=r"'network\.positions\.weight'.*name the other tables") as said:
@@ -133,8 +133,8 @@ def test_who_moves_nothing_at_an_id_that_is_read_twice_is_still_counted_there() 
     module = ReadTwice()
     space = RowSpace([table for table in tables_of(module, trained(module)) if table.name == "shared.weight"])
 
-    def again(part: Any) -> Recorded:
-        return record(trained(module), module.losses, part)
+    def again(part: Any) -> UserGradients:
+        return batch_gradients(trained(module), module.losses, part)
 
     for items in ([1, 1], [2, 1, 1], [2, 2]):
         batch = SequenceBatch(torch.tensor(items).unsqueeze(1), torch.tensor(items).unsqueeze(1))

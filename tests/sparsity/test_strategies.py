@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 from dprec.errors import UserError
-from dprec.gradients.clipping import Clipping, record
+from dprec.gradients.clipping import Clipping, batch_gradients
 from dprec.models.learning.optimizers import SGD, Adam
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
@@ -91,7 +91,7 @@ def test_the_split_into_micro_batches_changes_nothing(name: str) -> None:
 
 
 def reads(run: Run, batch: Bags) -> Any:
-    recorded = [record(run.module.trained, run.module.losses, batch)]
+    recorded = [batch_gradients(run.module.trained, run.module.losses, batch)]
     return batch_rows(run.rules.strategies[0].space, recorded, None)
 
 
@@ -218,7 +218,7 @@ def test_what_decides_the_rows_covers_the_rounding_of_a_sum_over_the_whole_batch
         rules = RowRules([strategy])
         rules.begin(run.module, run.module.trained, step_noise, 1.0)
         with rules.step():
-            rules.choose([record(run.module.trained, run.module.losses, users(4, seed=1))])
+            rules.choose([batch_gradients(run.module.trained, run.module.losses, users(4, seed=1))])
         exact = 2 * 0.5 / strategy.epsilon_of_a_draw(strategy.sigma)
         assert scales[-1] == pytest.approx(exact * (1 + step_noise.rounding), rel=1e-12)
     assert scales[1] > 1.05 * scales[0]

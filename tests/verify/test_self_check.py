@@ -63,34 +63,34 @@ def lost_cross_term() -> Iterator[None]:
 @contextmanager
 def norm_from_padding() -> Iterator[None]:
     """Norms are means over positions, of which padding has more in the company of a long history."""
-    record, scale, share = clipping.record, Clipping.scale, [torch.ones(1)]
+    gradients, scale, share = clipping.batch_gradients, Clipping.scale, [torch.ones(1)]
 
-    def recorded(parameters: Any, losses: Any, batch: Any, *rest: Any, **options: Any) -> Any:
+    def wrong_gradients(parameters: Any, losses: Any, batch: Any, *rest: Any, **options: Any) -> Any:
         history = filled_up(batch).history
         share[0] = (history != 0).sum(1).clamp(min=1).double() / history.shape[1]
-        return record(parameters, losses, batch, *rest, **options)
+        return gradients(parameters, losses, batch, *rest, **options)
 
     def wrong(self: Clipping, norm: Tensor, rounding: Tensor | float = 0.0) -> Tensor:
         return scale(self, norm * share[0] if norm.shape == share[0].shape else norm, rounding)
 
-    with mock.patch.object(clipping, "record", recorded), mock.patch.object(Clipping, "scale", wrong):
+    with mock.patch.object(clipping, "batch_gradients", wrong_gradients), mock.patch.object(Clipping, "scale", wrong):
         yield
 
 
 @contextmanager
 def last_user_dropped() -> Iterator[None]:
     """The last user of a micro-batch of several does not count."""
-    right = clipping.add_recorded
+    right = clipping.clip_and_add
 
-    def wrong(sums: Any, recorded: Any, *rest: Any) -> Any:
-        if recorded.real > 1:
-            for use in (use for uses in recorded.contributions.values() for use in uses):
-                use.forget(torch.arange(recorded.rows) == recorded.real - 1)
-        return right(sums, recorded, *rest)
+    def wrong(sums: Any, found: Any, *rest: Any) -> Any:
+        if found.real > 1:
+            for use in (use for uses in found.contributions.values() for use in uses):
+                use.forget(torch.arange(found.rows) == found.real - 1)
+        return right(sums, found, *rest)
 
     with (
-        mock.patch("dprec.privacy.cores.adding.add_recorded", wrong),
-        mock.patch.object(clipping, "add_recorded", wrong),
+        mock.patch("dprec.sparsity.rows.adding.clip_and_add", wrong),
+        mock.patch.object(clipping, "clip_and_add", wrong),
     ):
         yield
 

@@ -4,7 +4,6 @@ Threads gain little in a private step, whose operations are many and small. So w
 process that trains forks others, one for each thread more. They compute what it would have computed of their users:
 clipped gradients, added up, without noise. Noise, ledger, checks and the optimizer stay with the first process.
 
-    adding      how a micro-batch is added to a step's sums
     anywhere    which losses another process finds, too
     dealing     who computes which users
     processes   the other processes, and the memory that they share with the first
@@ -23,10 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from dprec.gradients.uses.batches import Alone
-from dprec.privacy.cores.adding import Adding
 from dprec.privacy.cores.anywhere import computes_anywhere, draws, likeness
 from dprec.privacy.cores.dealing import dealt, numbers_of
 from dprec.privacy.cores.processes import SharedTensors, Worker
+from dprec.sparsity.rows.adding import Adding
 from dprec_kernels.processor import one_thread
 
 MOST_PROCESSES = 8
@@ -86,7 +85,7 @@ class AllCores(OneCore):
         """Whether it is worth while to deal a step, and others would find the same."""
         if self._alone or sum(map(numbers_of, parts)) < SMALLEST_STEP or torch.is_autocast_enabled("cpu"):
             return False
-        return computes_anywhere(self._module, adding.asked)
+        return computes_anywhere(self._module, adding.losses)
 
     def _has_others(self, number: int, adding: Adding, parts: Sequence[Any]) -> bool:
         """See to it that there are so many others, which hold what the first holds; return whether there are."""

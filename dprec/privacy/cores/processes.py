@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dprec.errors import UserError
-from dprec.privacy.cores.adding import Adding
+from dprec.sparsity.rows.adding import Adding
 
 _LINE = 64  # bytes: tensors begin at multiples
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec.distributed.ranks import Ranks
-from dprec.gradients.clipping import Clipping, Recorded, add_recorded
+from dprec.gradients.clipping import Clipping, UserGradients, clip_and_add
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import LookUp, Rows, of_columns
 from dprec.gradients.row_sum import RowSum
@@ -33,7 +33,7 @@ def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution
 
 def batch_rows(
     space: RowSpace,
-    recorded: Sequence[Recorded],
+    recorded: Sequence[UserGradients],
     among: Tensor | None,
     declared: Mapping[str, Tensor] | None = None,
     rounding: float = 0.0,
@@ -91,11 +91,11 @@ def batch_rows(
 
 def split_by_user(
     tables: Iterable[str],
-    pieces: Sequence[tuple[Any, Recorded]],
-    again: Callable[[Any], Recorded],
+    pieces: Sequence[tuple[Any, UserGradients]],
+    again: Callable[[Any], UserGradients],
     alone: Alone = select_alone,
-    unmoved: Callable[[Recorded], Tensor] = lambda recorded: recorded.losses.new_zeros(recorded.rows) != 0,
-) -> list[tuple[Any, Recorded]]:
+    unmoved: Callable[[UserGradients], Tensor] = lambda recorded: recorded.losses.new_zeros(recorded.rows) != 0,
+) -> list[tuple[Any, UserGradients]]:
     """Take users out of their micro-batch whose gradient of these tables is not finite there, and record each alone.
 
     As `add_rest_alone` does for the sum: others' padding may be what broke it, and what counts for a user must not
@@ -135,7 +135,7 @@ def split_by_user(
     return every
 
 
-def _somebody(part: Any, own: Recorded) -> Tensor | None:
+def _somebody(part: Any, own: UserGradients) -> Tensor | None:
     """Return (B,) who has a history: what a model reads for an empty one must add nothing to a count. None: all do."""
     empty = getattr(part, "empty", None)
     if empty is not None and empty.shape == (own.real,):
@@ -143,7 +143,7 @@ def _somebody(part: Any, own: Recorded) -> Tensor | None:
     return own.is_real if own.real < own.rows else None
 
 
-def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, Recorded]]) -> list[str]:
+def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, UserGradients]]) -> list[str]:
     """Return the tables of which all users of a micro-batch read the very same rows, such as positions."""
     uses = [
         (name, use) for _, own in pieces if own.real > 1 for name in tables for use in own.contributions.get(name, ())
@@ -161,7 +161,7 @@ def _warn_of_padding(table: str) -> None:
     )
 
 
-def unmoved(space: RowSpace, recorded: Recorded, declared: Mapping[str, Tensor] | None = None) -> Tensor:
+def unmoved(space: RowSpace, recorded: UserGradients, declared: Mapping[str, Tensor] | None = None) -> Tensor:
     """Return (B,) who reads a row of the space, neither padding nor declared, without a gradient there."""
     space = space if recorded.told is None else space.on(torch.device("cpu"))
     everybody = torch.arange(recorded.rows, device=space.device)
@@ -213,7 +213,7 @@ def real_pairs(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _summed(
-    space: RowSpace, recorded: Sequence[Recorded], among: Tensor | None, max_norm: float, ranks: Ranks
+    space: RowSpace, recorded: Sequence[UserGradients], among: Tensor | None, max_norm: float, ranks: Ranks
 ) -> tuple[Tensor, Tensor]:
     """Sum the users' gradients of some tables, each user's clipped over all of them together."""
     sums = {name: RowSum(t.parameter.shape, t.parameter.dtype, space.device) for name, t in space.tables.items()}
@@ -224,7 +224,7 @@ def _summed(
             for name in sums
             if name in part.contributions
         }
-        add_recorded(sums, Recorded(part.losses, own, part.real), Clipping("flat", max_norm))
+        clip_and_add(sums, UserGradients(part.losses, own, part.real), Clipping("flat", max_norm))
     for total in sums.values():
         total.gather_(ranks)
     merged = {name: total.merged() for name, total in sums.items()}
@@ -236,7 +236,7 @@ def _summed(
     return rows[real], norms[real]
 
 
-def tell(tables: Iterable[str], recorded: Recorded, somebody: Tensor | None) -> tuple[Tensor | None, Tensor]:
+def tell(tables: Iterable[str], recorded: UserGradients, somebody: Tensor | None) -> tuple[Tensor | None, Tensor]:
     """Keep on the host which rows of these tables the users read, and which reads have a gradient.
 
     Return (B,) whose gradient of the tables is not finite, and (B,) `somebody`, both there. The first is None where

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dprec.contract import SharesRows, offers
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
-from dprec.gradients.clipping import Recorded
+from dprec.gradients.clipping import UserGradients
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.kinds import TOUCHED, BatchRows, NoiseSchedule, RowChoice, Strategy, Touched
 from dprec.sparsity.rows.tables import Table
@@ -52,7 +52,7 @@ def refuse_repriced(strategies: Sequence[Strategy], paid: Sequence[float]) -> No
 
 def chosen_rows(
     choice: RowChoice,
-    recorded: Sequence[Recorded],
+    recorded: Sequence[UserGradients],
     among: Tensor | None,
     declared: Mapping[str, Tensor],
     rounding: float,

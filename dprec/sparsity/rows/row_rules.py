@@ -16,7 +16,7 @@ from dprec.accounting.release import ExactSums, Release
 from dprec.contract import Losses, Users
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
-from dprec.gradients.clipping import Recorded
+from dprec.gradients.clipping import UserGradients
 from dprec.gradients.contributions.look_ups import Rows, as_look_ups, only_together
 from dprec.gradients.row_sum import RowSum, merge_together
 from dprec.gradients.uses.batches import Alone, select_alone
@@ -251,21 +251,21 @@ class RowRules:
 
     def split_by_user(
         self,
-        pieces: Sequence[tuple[Any, Recorded]],
-        again: Callable[[Any], Recorded],
+        pieces: Sequence[tuple[Any, UserGradients]],
+        again: Callable[[Any], UserGradients],
         alone: Alone = select_alone,
-    ) -> list[tuple[Any, Recorded]]:
+    ) -> list[tuple[Any, UserGradients]]:
         """Have users recorded alone, before rows are chosen, of whom a micro-batch does not tell what they read."""
         for _, recorded in pieces:
             self.refuse_whole(recorded)
         return split_by_user(self._over, pieces, again, alone, self._unmoved)
 
-    def _unmoved(self, recorded: Recorded) -> Tensor:
+    def _unmoved(self, recorded: UserGradients) -> Tensor:
         """Return who reads a row, of which users are counted, without a gradient there."""
         each = [unmoved(s.space, recorded, self._declared) for s in self.choices if looks(s)]
         return torch.stack(each).any(0)
 
-    def choose(self, recorded: Sequence[Recorded]) -> None:
+    def choose(self, recorded: Sequence[UserGradients]) -> None:
         """Fix which rows may change in this step, by the users of all processes."""
         self._chosen, self._noised = dict.fromkeys(self._over), {}
         self.tally.steps += 1
@@ -286,7 +286,7 @@ class RowRules:
             elif chosen is TOUCHED:
                 self._touched.update(space.tables)
 
-    def counted(self, recorded: Recorded) -> list[tuple[Tensor, Tensor]]:
+    def counted(self, recorded: UserGradients) -> list[tuple[Tensor, Tensor]]:
         """Return what each strategy that looks is told of these users: the rows of each, and those that all have."""
         each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.choices if looks(s)]
         return [(batch.row, batch.shared) for batch in each]
@@ -306,15 +306,11 @@ class RowRules:
                 found.append(every[~is_among(every, space.padding)])
         return found
 
-    def chosen(self, name: str) -> Tensor | None:
-        """Return the rows of a table that may change in this step; None stands for all."""
-        return self._chosen.get(name)
-
     def noised_now(self, name: str) -> bool:
         """Whether this parameter gets its noise in the gradient, not later."""
         return name not in self._over or not isinstance(self._over[name][-1], NoiseSchedule)
 
-    def restricted(self, recorded: Recorded) -> Recorded:
+    def restricted(self, recorded: UserGradients) -> UserGradients:
         """Return what the users add to rows that may change."""
         self.refuse_whole(recorded)
         own = {name: uses for name in self._over if (uses := recorded.contributions.get(name, []))}
@@ -329,7 +325,7 @@ class RowRules:
             recorded.contributions[name] = only(uses, chosen.get(name))
         return recorded
 
-    def refuse_whole(self, recorded: Recorded) -> None:
+    def refuse_whole(self, recorded: UserGradients) -> None:
         for name in self._over:
             if as_look_ups(recorded.contributions.get(name, ())) is None:
                 raise UserError(
@@ -348,7 +344,7 @@ class RowRules:
         """Return the rows of a sum that are released, and their values, without their noise."""
         table = self._tables[name]
         without_padding, chosen = total.held, self._chosen[name]
-        rows, values = total.release()
+        rows, values = total.pop_merged()
         if name not in self._whole and (chosen is not None or not without_padding):
             kept = ~is_among(rows, table.nothing)
             if chosen is not None:

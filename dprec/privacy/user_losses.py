@@ -1,7 +1,7 @@
-"""What `losses(batch)` keeps in a model, such as a mask as long as the batch, is taken away before the next batch.
+"""One loss per user, as a run asks a model for them.
 
 Many models as people write them make a mask or the angles of positions when they first run. Kept, a mask of a first
-batch would be used for another, or one of a check in float64 in training.
+batch would be used for another, or one of a check in float64 in training. So it is taken away before the next batch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from dprec.privacy.one_user_shapes import no_dimension, of_one_user
 KNOWN = ("torch", "dprec")  # packages whose modules keep nothing
 
 
-class ResetCachedTensors:
-    """Losses after which a module's attributes hold no other tensors than before.
+class UserLosses:
+    """Losses after which a module's attributes hold no other tensors than before, and 0 for an empty history.
 
-    Tensors that follow from users stay, and so do those that are written to in place: the checks look for them.
+    Tensors that follow from users stay, and so do those that are written to in place: the checks look for them. Where
+    batches have a fixed size, data sets differ by a history that is empty in one of them: it must add nothing, whatever
+    the model makes of it.
 
     >>> import torch
     >>> class Masked(nn.Module):
@@ -35,7 +37,7 @@ class ResetCachedTensors:
     ...         return (batch * self.mask).sum(1)
     >>> model = Masked()
     >>> with warnings.catch_warnings(record=True):
-    ...     print(ResetCachedTensors(model, model.losses)(torch.ones(1, 3)), model.mask)
+    ...     print(UserLosses(model, model.losses)(torch.ones(1, 3)), model.mask)
     tensor([3.]) None
     """
 
@@ -68,7 +70,8 @@ class ResetCachedTensors:
                     _warn(f"{path}.{name}".strip("."))
         if len(batch) == 1 and isinstance(losses, Tensor) and not losses.dim():
             raise no_dimension(self.__wrapped__, [part for _, part, _ in self._places])
-        return losses
+        empty = getattr(batch, "empty", None)
+        return losses if empty is None or empty.shape != losses.shape else losses.masked_fill(empty, 0.0)
 
 
 def _is_cached(value: Any, before: Any) -> bool:

@@ -101,9 +101,9 @@ def test_a_mask_that_is_kept_is_made_anew(ready: Ready, hold: Callable[[Masked],
 
 
 def test_it_is_told_by_name() -> None:
-    from dprec.privacy import cached_tensors
+    from dprec.privacy import user_losses
 
-    cached_tensors._warn.cache_clear()
+    user_losses._warn.cache_clear()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         trained(as_attribute)
