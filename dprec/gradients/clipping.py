@@ -29,6 +29,7 @@ from dprec.gradients.joint import (
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read, Tape, refuse_no_losses
 from dprec.gradients.uses.batches import Alone, filled_up, select_alone
+from dprec.gradients.uses.low_precision import in_full
 from dprec_kernels.joint import Law
 from dprec_kernels.joint import sums as sums_at_once
 from dprec_kernels.joint.reference import AUTO_S, AUTO_V, FLAT
@@ -161,7 +162,7 @@ def batch_gradients(
     with tape:
         losses = losses_of(batch)
         refuse_no_losses(losses, users)
-    with torch.autocast(losses.device.type, enabled=False):  # norms and sums are float32 at least
+    with in_full(losses.device.type):  # norms and sums are float32 at least
         tape.backward(losses)
     return UserGradients(losses.detach(), tape.contributions, real)
 
@@ -199,7 +200,7 @@ def gradients_alone(
     with OneUser(parameters, read) as tape:
         losses = losses_of(user)
         refuse_no_losses(losses, 1)
-    with torch.autocast(losses.device.type, enabled=False):
+    with in_full(losses.device.type):
         tape.backward(losses)
     return UserGradients(losses.detach(), tape.contributions, 1)
 
@@ -207,7 +208,7 @@ def gradients_alone(
 def clip_and_add(sums: Mapping[str, Tensor | RowSum], users: UserGradients, clipping: Clipping) -> ClippedUsers:
     """Add Σ_u scale_u · g_u to `sums`."""
     losses = users.losses
-    with torch.autocast(losses.device.type, enabled=False), torch.no_grad():
+    with in_full(losses.device.type), torch.no_grad():
         return _clip(sums, users.contributions, losses, clipping).first(users.real)
 
 
@@ -248,7 +249,7 @@ def _clip(
     swept = _swept(to_build, sums, losses.shape[0], by_kernels)
     rest = {name: uses for name, uses in contributions.items() if name != swept}
     rest |= _built_first([name for name in to_build if name != swept], rest, sums, losses.shape[0])
-    joint = FusedParameters(rest, sums)
+    joint = FusedParameters(rest, sums, losses)
     shapes = {name: out.shape for name, out in joint.sums.items()} | {READS: torch.Size()}
     if swept is None and by_kernels:
         norm, scale, seen = scaled_at_once(joint.measured, shapes, losses, clipping.law)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeAlias, cast
 
 import torch
 from torch import Size, Tensor
@@ -35,10 +35,12 @@ class FusedParameters:
     are stacked there, too. So are rows `measured` that a user reads of several tables, one of each.
     """
 
-    def __init__(self, contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum]) -> None:
+    def __init__(
+        self, contributions: Mapping[str, list[Contribution]], sums: Mapping[str, Tensor | RowSum], losses: Tensor
+    ) -> None:
         self.contributions, self.sums = dict(contributions), dict(sums)
         self._apart: dict[str, list[Tensor]] = {}  # the sums of the parameters that one stands for
-        self._lay_side_by_side()
+        self._lay_side_by_side(len(losses), host_readable(losses))
         self.measured = dict(self.contributions)
         reads = {name: uses[0] for name, uses in self.contributions.items() if len(uses) == 1 and _one_read(uses[0])}
         if len(reads) > 1:
@@ -69,38 +71,43 @@ class FusedParameters:
         if totals:
             torch._foreach_add_(totals, parts)
 
-    def _lay_side_by_side(self) -> None:
+    def _lay_side_by_side(self, users: int, on_host: bool) -> None:
         small: dict[str, Tensor] = {}
         alike: dict[Hashable, dict[str, Outer]] = {}
         for name, (first, *rest) in self.contributions.items():
             out = self.sums[name]
-            if not isinstance(out, Tensor) or out.dtype is not torch.float64:
+            if type(out) is not Tensor or out.dtype is not torch.float64:
                 continue
-            if type(first) is Dense and not rest and _small(first, out):
-                small[name] = first.values.flatten(1) if first.values.dim() > 1 else first.values.unsqueeze(1)
-            elif type(first) is Outer and _is_plain(first) and (maps := all_of(Outer, rest)) is not None:
-                whole = first.joined(maps)
-                form = out.numel() if whole.is_smaller_built else (whole.left.shape, whole.right.shape)
-                alike.setdefault(form, {})[name] = whole
+            if type(first) is Dense and not rest and first.values.dtype is torch.float32:
+                size = out.numel()
+                if size > 0 and (size <= LITTLE or not on_host):  # on a CPU a copy must cost little
+                    small[name] = first.values.reshape(users, size)
+            elif type(first) is Outer and on_host and first.left.dtype is first.right.dtype is torch.float32:
+                maps = all_of(Outer, rest) if rest else []
+                if maps is not None:
+                    whole = first.joined(maps) if maps else first
+                    form = out.numel() if whole.is_smaller_built else (whole.left.shape, whole.right.shape)
+                    alike.setdefault(form, {})[name] = whole
         for maps_of in alike.values():
-            first = next(iter(maps_of.values()))
+            each = list(maps_of.values())
+            first = each[0]
             if first.is_smaller_built:
-                values = _built(list(maps_of.values()))
+                values = _built(each)
                 self._replace(maps_of, f"(as {next(iter(maps_of))})", Stacked(values), (len(values), values.shape[2]))
-            elif len(maps_of) > 1:
-                sides = (torch.stack([getattr(own, side) for own in maps_of.values()]) for side in ("left", "right"))
-                shape = len(maps_of), first.left.shape[2], first.right.shape[2]
+            elif len(each) > 1:
+                sides = torch.stack([own.left for own in each]), torch.stack([own.right for own in each])
+                shape = len(each), first.left.shape[2], first.right.shape[2]
                 self._replace(maps_of, f"(as {next(iter(maps_of))})", Maps(*sides), shape)
         if small:
             every = next(iter(small.values())) if len(small) == 1 else torch.cat(list(small.values()), 1)
             self._replace(small, JOINT, Dense(every), every.shape[1:])
 
-    def _replace(self, names: Collection[str], by: str, use: Contribution, shape: Sequence[int]) -> None:
-        self._apart[by] = [total for name in names if isinstance(total := self.sums[name], Tensor)]
+    def _replace(self, names: Iterable[str], by: str, use: Contribution, shape: Sequence[int]) -> None:
+        totals = cast("list[Tensor]", [self.sums[name] for name in names])
         for name in names:
             del self.contributions[name]
-        self.contributions[by] = [use]
-        self.sums[by] = self._apart[by][0].new_zeros(shape)
+        self._apart[by], self.contributions[by] = totals, [use]
+        self.sums[by] = totals[0].new_zeros(shape)
 
 
 def _built(maps: Sequence[Outer]) -> Tensor:
@@ -113,23 +120,11 @@ def _built(maps: Sequence[Outer]) -> Tensor:
     return values
 
 
-def _is_plain(use: Outer) -> bool:
-    """Whether the users' gradients of a linear map are of one type, on a CPU."""
-    return host_readable(use.left) and use.left.dtype == use.right.dtype == torch.float32
-
-
 def _one_read(use: Contribution) -> bool:
     """Whether each user's gradient, on a GPU, is one row."""
     if not isinstance(use, Rows) or host_readable(use.ids):
         return False
     return use.ids.shape[1:] == (1,) and use.values.dtype == torch.float32
-
-
-def _small(use: Dense, out: Tensor) -> bool:
-    """Whether these gradients are what is summed, and are summed in float64; on a CPU a copy must cost little."""
-    if use.values.dtype is not torch.float32 or out.dtype is not torch.float64:
-        return False
-    return 0 < out.numel() <= LITTLE or not (host_readable(out) or out.numel() == 0)
 
 
 def kernels_fit(losses: Tensor) -> bool:

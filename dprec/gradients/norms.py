@@ -42,8 +42,8 @@ def to_be_built(contributions: Mapping[str, Sequence[Contribution]]) -> list[str
     """Return the parameters whose norms need the users' gradients built."""
     return [
         name
-        for name, uses in contributions.items()
-        if not (type(uses[0]) in KNOWN and len(uses) == 1) and unbuilt(uses) is None
+        for name, (first, *rest) in contributions.items()
+        if (rest or type(first) not in KNOWN) and unbuilt([first, *rest]) is None
     ]
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -247,10 +246,11 @@ class Tape(AsWritten):
         left: list[tuple[str | None, Tensor, Callable[[Tensor], Contribution]]] = []
         versions: list[tuple[Tensor, int]] = []
         for used, make in uses:
-            name = self._names.get(id(used))
-            if name is not None or self.trainable(used):
-                left.append((name, used, make))
-            if name is None and self.trainable(used):  # an expression
+            key = id(used)
+            if key in self._names:
+                left.append((self._names[key], used, make))
+            elif self.trainable(used):  # an expression
+                left.append((None, used, make))
                 versions.append((used, used._version))
         versions += [(tensor, tensor._version) for tensor in kept]
 
@@ -404,7 +404,7 @@ class Tape(AsWritten):
             own = Expression(tuple(sources.values()), transpose, one=copied_from(func, used[0], leaf))
             same = transpose or (leaf.shape == used[0].shape and leaf.dtype == used[0].dtype)
             if before is not None and ids is not None and factor is not None and same:
-                own = replace(own, ids=ids, factor=before.factor * factor)
+                own = own._replace(ids=ids, factor=before.factor * factor)
             express(leaf, own)
         return result
 

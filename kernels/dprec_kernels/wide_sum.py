@@ -69,7 +69,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         _add_parts(total, left, right, HELD // total.numel())
     else:
         step = max(1, IN_CACHE // total.shape[1])
-        for start in range(0, len(total), step):  # parts of the sum stay in the cache
+        for start in range(0, total.shape[0], step):  # parts of the sum stay in the cache
             own = slice(start, start + step)
             _add_in_turn(total[own], left[:, own], right)
 
@@ -111,7 +111,7 @@ def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:
 
 def _add_in_turn(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Multiply `TOGETHER` rows at a time, and add up `PARTS` such products before they are added to the total."""
-    memory, rows = workspace.take("parts in turn", total.shape, left), len(right)
+    memory, rows = workspace.take("parts in turn", total.shape, left), right.shape[0]
     for first in range(0, rows, PARTS * TOGETHER):
         multiply_each(left[first : first + TOGETHER].T, right[first : first + TOGETHER], memory)
         for start in range(first + TOGETHER, min(rows, first + PARTS * TOGETHER), TOGETHER):

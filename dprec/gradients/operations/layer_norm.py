@@ -94,9 +94,10 @@ def _layer_norm_again(
     """Do the same for a layer norm of a form that was met before, on a CPU, with a trained scale and shift."""
     output, mean, factor = torch.native_layer_norm(input, normalized_shape, weight.detach(), bias.detach(), eps)
     users, shape = tape.users, tuple(normalized_shape)
+    dims = 2 + len(shape)
 
     def positions(each: Tensor) -> Tensor:
-        return each if each.shape[0] == users and each.ndim == 2 + len(shape) else each.reshape(users, -1, *shape)
+        return each if each.shape[0] == users and each.ndim == dims else each.reshape(users, -1, *shape)
 
     def for_scale(gradient: Tensor) -> Contribution:
         return over_positions(positions(gradient), positions((input - mean).mul_(factor)))

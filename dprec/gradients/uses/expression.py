@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -15,8 +14,7 @@ from dprec.gradients.layouts.layout import operation_name
 EXPRESSION = "_dprec_expression"
 
 
-@dataclass(frozen=True)
-class Expression:
+class Expression(NamedTuple):
     """How a tensor follows from parameters alone."""
 
     parameters: tuple[nn.Parameter, ...]
@@ -30,7 +28,7 @@ class Expression:
 def express(result: Any, expression: Expression) -> Any:
     """Return the result, known from here on for what it is computed from, if a gradient can flow back at all."""
     if isinstance(result, Tensor) and result.requires_grad:
-        setattr(result, EXPRESSION, replace(expression, version=result._version))
+        setattr(result, EXPRESSION, expression._replace(version=result._version))
     return result
 
 
@@ -39,7 +37,7 @@ def expression_of(value: Tensor) -> Expression | None:
     found: Expression | None = getattr(value, EXPRESSION, None)
     if found is None or found.version == value._version:
         return found
-    return replace(found, transpose=False, ids=None, one=None)
+    return found._replace(transpose=False, ids=None, one=None)
 
 
 def sources_of(value: Tensor) -> tuple[nn.Parameter, ...]:

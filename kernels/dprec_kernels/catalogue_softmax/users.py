@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain, groupby, pairwise
 from operator import itemgetter
 
 import torch
@@ -34,8 +34,8 @@ class Pass:
 
     users: list[int]
     lengths: list[int]  # how many positions of each
-    first: int = 0  # where they begin among the rows of all passes
-    count: int = 0  # positions, and zeros behind them
+    first: int  # where they begin among the rows of all passes
+    count: int  # positions, and zeros behind them
 
     def add_places(self, places: list[int], width: int, nobodys: int) -> None:
         """Add where these positions lie among all users', of `width` each, and behind them nobody's."""
@@ -216,20 +216,21 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> lis
     >>> [(own.users, own.lengths) for own in passes([3, 9, 4], 9, 50, rounded=False)]
     [([1, 2, 0], [9, 4, 3])]
     """
-    most, own, taken = pieces.PIECE // min(pieces.MOST, items), Pass([], []), 0
+    each = [more if (more := _rounded(length)) < width else width for length in lengths] if rounded else lengths
+    order = sorted(range(len(each)), key=each.__getitem__, reverse=True)
+    most, taken, begins = pieces.PIECE // min(pieces.MOST, items), 0, [0]
+    for place, user in enumerate(order):
+        if taken and taken + each[user] > most:
+            begins.append(place)
+            taken = 0
+        taken += each[user]
     found: list[Pass] = []
-    each = [min(width, _rounded(length)) if rounded else length for length in lengths]
-    for user in sorted(range(len(each)), key=each.__getitem__, reverse=True):
-        length = each[user]
-        if taken and taken + length > most:
-            own.count = round_up(taken)
-            found.append(own)
-            own, taken = Pass([], [], own.first + own.count), 0
-        own.users.append(user)
-        own.lengths.append(length)
-        taken += length
-    own.count = round_up(max(1, taken))
-    return [*found, own] if own.users else found
+    first = 0
+    for begin, end in pairwise([*begins, len(order)] if order else []):
+        own = [each[user] for user in order[begin:end]]
+        found.append(Pass(order[begin:end], own, first, round_up(max(1, sum(own)))))
+        first += found[-1].count
+    return found
 
 
 @cache

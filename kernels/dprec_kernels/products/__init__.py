@@ -66,8 +66,8 @@ def multiply_each(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """
     if by_openblas(left, right):
         return openblas.product(left, right, out)
-    if left.dim() == right.dim() <= 3:
-        return (torch.mm if left.dim() == 2 else torch.bmm)(left, right, out=out)
+    if left.ndim == right.ndim <= 3:
+        return (torch.mm if left.ndim == 2 else torch.bmm)(left, right, out=out)
     return torch.matmul(left, right, out=out)
 
 
@@ -78,7 +78,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 def add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left (B, n, k) @ right (B, k, m) to a total (B, n, m) of the same type."""
-    if min(left.shape[1], right.shape[2]) >= NOT_FLAT and by_openblas(left, right):
+    if left.shape[1] >= NOT_FLAT <= right.shape[2] and by_openblas(left, right):
         _add_by_openblas(total, left, right)
     else:
         total.baddbmm_(left, right)
