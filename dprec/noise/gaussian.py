@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from numbers import Integral
 
@@ -19,7 +18,6 @@ from dprec_kernels.dense_noise import of_matrices
 from dprec_kernels.normals import Source
 from dprec_kernels.paths import by_numpy
 from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
-from dprec_kernels.workspace import workspace
 
 # A sum is rounded differently with and without one of its users, and so are the shares of all others: that one decides
 # the shapes in which they are computed. The noise is made for so much more, of the clipping norm, whoever is there, and
@@ -28,7 +26,6 @@ from dprec_kernels.workspace import workspace
 ROUNDING = 1e-4
 DRIFT = 3e-6
 CHUNK = AT_ONCE  # normals drawn at a time
-DRAWN_AHEAD = 1 << 21  # normals at most: 16 MB
 STEP = 2.0**-53  # from one uniform to the next
 POSITIVE = (1 << 63) - 1  # the bits of a number without its sign
 UNIT = 2.0**-63
@@ -110,12 +107,8 @@ class GaussianNoise:
         """Adds i.i.d. N(0, std²) to a float32 or float64 tensor of any shape and layout."""
         self.add_all_([tensor], std)
 
-    def add_all_(self, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
-        """Do the same with several, as if one after the other: on a GPU in one launch for all of a type.
-
-        Of these tensors normals may have been drawn `ahead`.
-        """
-        draw = self._normals if ahead is None else ahead.normals
+    def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
+        """Do the same with several, as if one after the other: on a GPU in one launch for all of a type."""
         for tensor in tensors:
             if tensor.dtype not in (torch.float32, torch.float64):
                 raise TypeError(f"noise is added in float32 or float64, not {tensor.dtype}")
@@ -129,7 +122,7 @@ class GaussianNoise:
                 if here:
                     for piece in alike:
                         for part in piece.split(CHUNK):
-                            part.add_(draw(part.shape[0]).mul_(std))
+                            part.add_(self._normals(part.shape[0]).mul_(std))
                 else:
                     matrices = [matrix for piece in alike for matrix in _matrices(piece)]
                     of_matrices(matrices, std, self.placed(len(matrices)))
@@ -194,9 +187,9 @@ class GaussianNoise:
             self._logarithms(self._stream.words(len(part)), part)
         return found.neg_()
 
-    def _normals(self, count: int, out: Tensor | None = None) -> Tensor:
+    def _normals(self, count: int) -> Tensor:
         half = -(-count // 2)
-        radius, angle, out = self._radius[:half], self._turn[:half], (self._buffer if out is None else out)[:count]
+        radius, angle, out = self._radius[:half], self._turn[:half], self._buffer[:count]
         words = self._stream.words(2 * half)
         angle.copy_(words[half:]).mul_(2 * math.pi * 2.0**-64)
         self._logarithms(words[:half], radius).mul_(-2.0).sqrt_()
@@ -217,62 +210,9 @@ class GaussianNoise:
         self._step, self._key, self._keys, self._calls = step, None, 0, 0
 
 
-class Ahead:
-    """Draws the normals of some tensors in the time that their sums take: the same ones, in the same order.
-
-    One at a time: they wait in memory that the next of these gets.
-
-    >>> import torch
-    >>> drawn, tensors = [], [torch.zeros(CHUNK + 3), torch.zeros(5)]
-    >>> for some in (0, 2):
-    ...     source = GaussianNoise(seed=7)
-    ...     ahead = Ahead(source, lambda: tensors)
-    ...     _ = [ahead.draw() for _ in range(some)]
-    ...     source.add_all_([torch.zeros_like(t) for t in tensors], 1.0, ahead)
-    ...     drawn.append(float(source.uniforms(1)))
-    >>> drawn[0] == drawn[1]
-    True
-    """
-
-    def __init__(self, source: GaussianNoise, tensors: Callable[[], Iterable[Tensor]]) -> None:
-        self._source, self._tensors = source, tensors
-        self._counts: Iterator[int] | None = None
-        self._drawn: deque[Tensor] = deque()
-
-    def draw(self) -> bool:
-        """Draw some normals; return whether there may be more to draw."""
-        if self._counts is None:
-            counts = [len(part) for tensor in self._tensors() for part in _parts(tensor)]
-            self._counts, size = iter(counts), min(sum(counts), DRAWN_AHEAD)
-            self._room = workspace.take("noise drawn ahead", (size,), torch.empty(0, dtype=torch.float64))
-        count = next(self._counts, 0)
-        if not 0 < count <= len(self._room):
-            self._counts = iter(())
-            return False
-        own, self._room = self._room[:count], self._room[count:]
-        self._drawn.append(self._source._normals(count, own))
-        return True
-
-    def normals(self, count: int) -> Tensor:
-        """Return the next so many, which may be changed."""
-        if not self._drawn:
-            return self._source._normals(count)
-        found = self._drawn.popleft()
-        if len(found) != count:
-            raise RuntimeError(f"{len(found)} normals were drawn ahead where {count} are added")
-        return found
-
-
 def _room(count: int, dtype: torch.dtype) -> Tensor:
     """Return memory of the host, whatever torch's default type and device are."""
     return torch.empty(count, dtype=dtype, device="cpu")
-
-
-def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield what gets its normals at once, in order, of a tensor on the CPU."""
-    if by_numpy(tensor) and tensor.numel():
-        for piece in _flat_pieces(tensor):
-            yield from piece.split(CHUNK)
 
 
 def _matrices(flat: Tensor) -> list[Tensor]:

@@ -13,7 +13,6 @@ from dprec.errors import UserError
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, select_alone
-from dprec.noise.gaussian import Ahead
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
 from dprec.sparsity.rows.adding import Adding
@@ -75,7 +74,6 @@ class PrivateGradient:
         self.rules.refuse_others(parameters)
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
         adding = Adding(parameters, losses, sums, self.clipping, self.rules)
-        ahead = Ahead(self.step_noise.source, lambda: self._whole)
         with self.rules.step():
             self.check.begin(Step(parameters, losses, parts, alone))
             charge()
@@ -87,7 +85,7 @@ class PrivateGradient:
                 seen = adding.clipped(pieces, alone)
             else:
                 self.rules.choose(())
-                seen = self.cores.add(adding, parts, alone, ahead.draw)
+                seen = self.cores.add(adding, parts, alone)
             self.check.sums(sums)
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
@@ -106,7 +104,7 @@ class PrivateGradient:
                     noisy.append(rows[name][1])
             else:
                 nothing += [total[row] for row in self.padding.get(name, ())]
-        self.step_noise.source.add_all_(noisy, std, ahead)
+        self.step_noise.source.add_all_(noisy, std)
         if nothing:
             torch._foreach_zero_(nothing)
         self._fill_rows(rows, parameters, expected, std)

@@ -17,7 +17,7 @@ from dprec.auditing.evidence import LowerBound, lower_bound
 from dprec.auditing.planted import CanariedSequences, Canaries, marked
 from dprec.gradients import norms
 from dprec.gradients.contributions import Contribution, Rows
-from dprec.noise.gaussian import Ahead, GaussianNoise
+from dprec.noise.gaussian import GaussianNoise
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.training.callback import Privacy
 from dprec_kernels import sample_norms
@@ -77,8 +77,8 @@ def noise_times(factor: float) -> Broken:
     """An engine that draws another noise than it accounts for."""
     honest = GaussianNoise.add_all_
 
-    def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
-        honest(self, tensors, std * factor, ahead)
+    def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float) -> None:
+        honest(self, tensors, std * factor)
 
     return lambda: mock.patch.object(GaussianNoise, "add_all_", add_all_)
 
@@ -110,9 +110,9 @@ def noise_on_touched_rows_only() -> Iterator[None]:
     """An engine whose tables get noise where somebody's gradient is not zero: embedding-aware noise."""
     honest, release, before = GaussianNoise.add_all_, PrivateGradient._fill_dense, list[Tensor]()
 
-    def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
+    def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float) -> None:
         before[:] = [tensor.clone() for tensor in tensors]
-        honest(self, tensors, std, ahead)
+        honest(self, tensors, std)
 
     def _fill_dense(self: PrivateGradient, *rest: Any) -> None:
         for total in self._sums.values():

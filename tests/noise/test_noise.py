@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 
 from dprec.errors import UserError
-from dprec.noise.gaussian import CHUNK, DRAWN_AHEAD, Ahead, GaussianNoise
+from dprec.noise.gaussian import CHUNK, GaussianNoise
 from dprec.noise.key_stream import KeyStream
 from dprec_kernels.row_noise import STREAMS
 from tests.device.pretend import DEVICE
@@ -222,31 +222,6 @@ def test_places_of_several_calls_are_no_other_calls() -> None:
     other = together.placed(2)
     assert other.seed != first.seed
     assert other.stream == 0
-
-
-@pytest.mark.parametrize("draws", [0, 1, 3, 100])
-def test_noise_drawn_ahead_is_the_noise_that_would_be_added(draws: int) -> None:
-    def tensors() -> list[torch.Tensor]:
-        return [torch.zeros(CHUNK + 3), torch.zeros(0), torch.zeros(4, 6, dtype=torch.float64).T[::2], torch.zeros(7)]
-
-    expected, found, source, after = tensors(), tensors(), GaussianNoise(3), GaussianNoise(3)
-    after.add_all_(expected, 2.0)
-    ahead = Ahead(source, lambda: found)
-    more = [ahead.draw() for _ in range(draws)]
-    assert more == [True] * min(draws, 7) + [False] * (draws - 7)  # two chunks, four columns, seven numbers
-    assert not any(tensor.any() for tensor in found)
-    source.add_all_(found, 2.0, ahead)
-    assert all(map(torch.equal, expected, found))
-    assert torch.equal(source.uniforms(5), after.uniforms(5))
-
-
-def test_what_is_drawn_ahead_is_bounded_and_no_other_tensors() -> None:
-    source = GaussianNoise(3)
-    ahead = Ahead(source, lambda: [torch.zeros(DRAWN_AHEAD + 2)])
-    assert sum(iter(ahead.draw, False)) == DRAWN_AHEAD // CHUNK
-    assert not ahead.draw()
-    with pytest.raises(RuntimeError, match="were drawn ahead"):
-        source.add_all_([torch.zeros(3)], 1.0, ahead)
 
 
 def test_the_stream_is_aes_in_counter_mode() -> None:

@@ -14,15 +14,12 @@ from torch import Tensor, nn
 from dprec.data import SequenceBatch
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import padding_rows, trained_parameters
-from dprec.gradients.uses.batches import Alone
 from dprec.models import DPFormer, Transformer
-from dprec.noise.gaussian import Ahead, GaussianNoise
+from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
-from dprec.privacy.cores import OneCore
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.privacy.user_losses import UserLosses
 from dprec.sparsity import AdaFEST
-from dprec.sparsity.rows.adding import Adding
 from dprec.sparsity.rows.kinds import BatchRows
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.training.callback import Privacy
@@ -106,24 +103,13 @@ def test_what_is_released_is_recorded_before_its_noise_is_drawn() -> None:
     happened: list[str] = []
 
     class Noise(GaussianNoise):
-        def _normals(self, count: int, out: Tensor | None = None) -> Tensor:
+        def _normals(self, count: int) -> Tensor:
             happened.append("draw")
-            return super()._normals(count, out)
+            return super()._normals(count)
 
-        def add_all_(self, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
-            happened.append("add")
-            super().add_all_(tensors, std, ahead)
-
-    class Waiting(OneCore):
-        def add(self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Any) -> list[Tensor]:
-            assert meanwhile()
-            return super().add(adding, parts, alone, meanwhile)
-
-    for cores, expected in ((OneCore(), ["record", "add", "draw"]), (Waiting(), ["record", "draw", "add"])):
-        private = PrivateGradient(Clipping(), StepNoise(Noise(), 1.0, 1.0), cores=cores)
-        gradient_of(MODELS["layer-twice"](), [], partial(private, charge=lambda: happened.append("record")))
-        assert happened[:3] == expected
-        happened.clear()
+    private = PrivateGradient(Clipping(), StepNoise(Noise(), 1.0, 1.0))
+    gradient_of(MODELS["layer-twice"](), [], partial(private, charge=lambda: happened.append("charge")))
+    assert happened[:2] == ["charge", "draw"]
 
 
 class LastTarget(Zoo):

@@ -16,7 +16,7 @@ from torch import Tensor
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.models.learning.optimizers import Adam
-from dprec.noise.gaussian import Ahead, GaussianNoise
+from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import AdaFEST, Dense, LazyDP, RowChoice
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.lazy.recursion import Decayed, Rates
@@ -38,7 +38,7 @@ class Placed:
     def beside(self, values: Tensor) -> Placed:
         return self
 
-    def add_all_(self, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
+    def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
         for tensor in tensors:
             if tensor.shape[0] == ROWS - 1:  # all but padding
                 rows = torch.arange(1, ROWS)

@@ -22,7 +22,7 @@ from dprec.gradients import clipping, norms
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.uses.batches import filled_up
 from dprec.models import DualEncoder
-from dprec.noise.gaussian import Ahead, GaussianNoise
+from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, eana
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.rows import row_rules
@@ -99,7 +99,7 @@ def last_user_dropped() -> Iterator[None]:
 def table_without_noise() -> Iterator[None]:
     right, table = GaussianNoise.add_all_, transformer().embedding.weight.numel()  # which comes first
 
-    def wrong(self: GaussianNoise, tensors: Sequence[Tensor], std: float, ahead: Ahead | None = None) -> None:
+    def wrong(self: GaussianNoise, tensors: Sequence[Tensor], std: float) -> None:
         right(self, [tensor[table:] for tensor in tensors], std)
 
     with mock.patch.object(GaussianNoise, "add_all_", wrong):

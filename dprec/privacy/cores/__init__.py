@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,8 @@ FORKS = 3  # times that a run forks; then it goes on with one process
 class OneCore:
     """The first process alone."""
 
-    def add(self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool]) -> list[Tensor]:
-        """Add these micro-batches to a step's sums; return their users' losses, in any order.
-
-        While this process waits for others it does `meanwhile`, some of what comes after, as long as there is more.
-        """
+    def add(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
+        """Add these micro-batches to a step's sums; return their users' losses, in any order."""
         return [losses for part in parts for losses in adding(part, alone)]
 
     def close(self) -> None:
@@ -65,13 +62,13 @@ class AllCores(OneCore):
     def __reduce__(self) -> Any:
         return OneCore, ()  # a copy of a model trains by itself
 
-    def add(self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool]) -> list[Tensor]:
+    def add(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
         number = cores()
         try:
             if number == 1 or not self._is_fit(adding, parts) or not self._has_others(number - 1, adding, parts):
-                return super().add(adding, parts, alone, meanwhile)
+                return super().add(adding, parts, alone)
             with one_thread():
-                return self._add_together(adding, parts, alone, meanwhile)
+                return self._add_together(adding, parts, alone)
         except BaseException:
             self.close()  # or what they are still to send would be taken for the next step's
             raise
@@ -113,19 +110,15 @@ class AllCores(OneCore):
         warnings.warn(f"one process adds up the users of a step from here on, since {why}", stacklevel=2)
         return False
 
-    def _add_together(
-        self, adding: Adding, parts: Sequence[Any], alone: Alone, meanwhile: Callable[[], bool]
-    ) -> list[Tensor]:
+    def _add_together(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
         *shares, own = dealt(parts, len(self._others) + 1)
         self._weights.write()
         for other, share in zip(self._others, shares, strict=True):
             other.give(share)
-        losses = super().add(adding, own, alone, meanwhile)
+        losses = super().add(adding, own, alone)
         for other, share in zip(self._others, shares, strict=True):
-            while other.is_at_work() and meanwhile():
-                pass
             found = other.add_to(adding.dense)
-            losses += super().add(adding, share, alone, meanwhile) if found is None else found
+            losses += super().add(adding, share, alone) if found is None else found
         if any(other.lost for other in self._others):
             self.close()
         return losses

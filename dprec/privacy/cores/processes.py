@@ -77,12 +77,6 @@ class Worker:
         except Exception:  # it is gone, or the batch cannot be sent
             self.lost = True
 
-    def is_at_work(self) -> bool:
-        """Whether it would have to be waited for."""
-        with suppress(OSError):
-            return not self.lost and not self._line.poll()
-        return False
-
     def add_to(self, sums: Mapping[str, Tensor]) -> list[Tensor] | None:
         """Wait for its sums, add them to these, and return its users' losses; None where it has no answer."""
         losses: list[Tensor] | None = None
