@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from dprec.cli.arguments import CommandLine, NonNegativeInt, PositiveInt, add_recipes
 from dprec.cli.command import Command
 from dprec.errors import Breach, UserError
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
 
 
 def options(parser: ArgumentParser) -> None:
@@ -40,14 +38,11 @@ def audit(line: CommandLine, console: Console) -> None:
     guarantee is not kept, the exit code is 3. A stopped command goes on. Any --key value of dprec fit overrides the
     recipe.
     """
-    # Imported here, so that help does not wait for torch.
     from dprec.auditing import report
     from dprec.auditing.audit import Audit
     from dprec.auditing.systems import asked_canaries, asked_systems
     from dprec.reporting.figure import pyplot
 
-    if not line.recipes:
-        raise UserError("no recipe given: python -m dprec.audit quickstart")
     canaries = asked_canaries(line)
     default = Path("runs") / ("audit-" + "+".join(Path(path).stem for path in line.recipes))
     run = Audit(Path(line.options.out or default), canaries, line.options.minutes)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from dprec.benchmarks.timing import keep_memory
 from dprec.cli.arguments import CommandLine, PositiveInt
 from dprec.cli.command import Command
 from dprec.errors import UserError
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
 
 
 def options(parser: ArgumentParser) -> None:
@@ -34,7 +32,6 @@ def bench(line: CommandLine, console: Console) -> None:
     lazydp     DLRM on large tables: dense DP-SGD, EANA and LazyDP beside plain SGD
     gpu        private steps on a GPU: right or not, time and memory, largest batch, steps on tables
     """
-    # Imported here, so that help does not wait for torch.
     from dprec.benchmarks import find, timing
     from dprec.reporting import figure
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from dprec.cli.arguments import CommandLine, add_run, listed
 from dprec.cli.command import Command
 from dprec.errors import UserError
 from dprec.lightning import leave_out
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
 
 
 def options(parser: ArgumentParser) -> None:
@@ -30,7 +28,6 @@ def export(line: CommandLine, console: Console) -> None:
     It holds the model, items.json with the raw id of each item number, and interface.json, which says what goes in and
     out, and the guarantee. onnx and safetensors need pip install 'dprec[onnx]' or 'dprec[safetensors]'.
     """
-    # Imported here, so that help does not wait for torch.
     from dprec.serving.exported import export_run
     from dprec.serving.served import load
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from dprec.cli.arguments import CommandLine, add_recipes, listed
 from dprec.cli.command import Command
-from dprec.errors import UserError
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
 
 
 def options(parser: ArgumentParser) -> None:
@@ -33,7 +30,6 @@ def fit(line: CommandLine, console: Console) -> None:
     --trainer.accelerator cpu, --metrics ndcg@10,recall@20, --seed 3, --name NAME, --out FOLDER.
     --help-all lists all of them, with their types and defaults, for the data and model that a recipe or option names.
     """
-    # Imported here, so that help does not wait for torch.
     from dprec.cli.parser import full_help, parse
     from dprec.reporting.pages import write_report
     from dprec.run.console import notice_box
@@ -44,8 +40,6 @@ def fit(line: CommandLine, console: Console) -> None:
         print(full_help(line))
         return
     run, trusted = folder_to_resume(line), listed(line.options.trust)
-    if run is None and not line.recipes:
-        raise UserError("no recipe given: python -m dprec.fit quickstart")
     if line.options.print_config is not None:
         print((parse(line) if run is None else stored_settings(line, run, trusted)[0]).to_yaml(), end="")
         return

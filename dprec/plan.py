@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from dprec.cli.arguments import CommandLine, PositiveInt, add_recipes
 from dprec.cli.command import Command, print_json
 from dprec.cli.recipe import needs_no_lightning
 from dprec.errors import UserError
 from dprec.lightning import is_left_out, leave_out
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
 
 
 def options(parser: ArgumentParser) -> None:
@@ -36,8 +34,6 @@ def plan(line: CommandLine, console: Console) -> None:
         raise UserError(
             "--items needs --users: without --users both are counted in the data; add it, or leave --items out"
         )
-    if not line.recipes:
-        raise UserError("no recipe given: python -m dprec.plan quickstart")
     leave_out(is_left_out() and needs_no_lightning(line))
     from dprec.cli.parser import parse  # imported here, with or without Lightning
     from dprec.run.planning import planned_run, show_plan

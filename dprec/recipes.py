@@ -5,15 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from dprec.cli.arguments import CommandLine, first_sentence, recipe_named, shipped
 from dprec.cli.command import Command, print_json
 from dprec.errors import UserError
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
 
 
 def options(parser: ArgumentParser) -> None:

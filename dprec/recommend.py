@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from jsonargparse import ArgumentParser
+from rich.console import Console
+
 from dprec.cli.arguments import CommandLine, PositiveInt, add_run, listed
 from dprec.cli.command import Command, print_json
 from dprec.errors import UserError
@@ -14,9 +17,6 @@ HISTORY = "--history"  # where it stands, in messages
 OF_LOGS = ("user_column", "item_column", "time_column", "where")  # settings of data, of which a log has its own
 
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
-
     from dprec.serving.served import Recommended, Served
 
 
@@ -42,7 +42,6 @@ def recommend(line: CommandLine, console: Console) -> None:
     events in place of ids: {"item": "id", "device": "tv"}. Unknown ids are skipped with a warning. Where none is known,
     and for an empty history, the answer is what most people choose, and "source" is then "popularity".
     """
-    # Imported here, so that help does not wait for torch.
     from dprec.serving.served import load
 
     given = line.options

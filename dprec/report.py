@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
 from dprec.errors import UserError
 from dprec.lightning import leave_out
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
 
 
 def options(parser: ArgumentParser) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from dprec.cli.arguments import CommandLine, NonNegativeInt, PositiveInt, add_run, listed
 from dprec.cli.command import Command
 from dprec.errors import UserError
 from dprec.lightning import leave_out
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
 
 HOME = ("127.0.0.1", "localhost", "::1")
 PORT = 8000
@@ -42,7 +40,6 @@ def serve(line: CommandLine, console: Console) -> None:
     No history is stored or logged. What is refused gets a status of 4xx, or 503 where too many wait, and
     {"error": one line}.
     """
-    # Imported here, so that help does not wait for torch.
     from dprec.serving.histories import History
     from dprec.serving.question import Limits
     from dprec.serving.served import load

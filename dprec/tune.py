@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from dprec.cli.arguments import CommandLine, PositiveInt, add_recipes
 from dprec.cli.command import Command
-from dprec.errors import UserError
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
 
 RUNS = 5  # on average
 
@@ -39,8 +36,6 @@ def tune(line: CommandLine, console: Console) -> None:
     from dprec.run.saved.folder import RunFolder
     from dprec.run.tuning import Tuning, candidates_of
 
-    if not line.recipes:
-        raise UserError("no recipe given: python -m dprec.tune quickstart --try model.learning_rate=0.01,0.02")
     given = line.options
     tuning = Tuning.of(line, candidates_of(given["try"]), Repeated(given.runs), given.out)
     tuning.show(console)

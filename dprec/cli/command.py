@@ -15,18 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonargparse
+from rich.console import Console
 
 from dprec.cli.arguments import CommandLine
 from dprec.distributed.first import first_process
 from dprec.errors import AlreadyReported, UserError
 from dprec.lightning import leave_out, run_on_own
 from dprec.notices import heard_by
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # Lightning's remarks about things that are intended. Its loggers are named one by one, because importing Lightning sets
 # the level of their parent.
@@ -129,8 +127,9 @@ class Command:
             print(parser.format_help(), end="")
             return
         line = (CommandLine.read if self.settings else CommandLine.of_options)(words, parser)
-        from rich.console import Console  # imported here, so that help does not wait
-
+        begins = not (line.recipes or line.options.get("resume") or line.options.get("help_all"))
+        if "recipe" in line.options and begins:
+            raise UserError(f"no recipe given: python -m dprec.{self.do.__name__} quickstart")
         told = sys.stdout.isatty() or "COLUMNS" in os.environ
         quiet = not first_process()
         console = Console(width=None if told else PIPED, quiet=quiet, markup=False, emoji=False, highlight=False)
