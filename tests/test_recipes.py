@@ -32,7 +32,6 @@ def test_it_parses_with_the_override_of_its_header(recipe: Path, monkeypatch: py
     settings = parse(CommandLine.read(second.split()))
     assert settings.overrides
     assert settings.name == recipe.stem
-    assert settings.recipe
     assert settings.flat["trainer.accelerator"] == "auto"
     data = settings.tree["data"]
     if resolve(LightningDataModule, data["class_path"], "data") is Sequences:

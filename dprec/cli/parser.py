@@ -89,7 +89,6 @@ class Settings:
     """All settings of a run, in plain values, so that YAML and checkpoints can hold them."""
 
     tree: dict[str, Any]  # complete: defaults, recipes, overrides
-    recipe: dict[str, Any]  # the values of the recipe files, by flat key
     overrides: tuple[str, ...]  # flat keys of the command line
     parser: jsonargparse.ArgumentParser
     config: jsonargparse.Namespace  # the parsed arguments of each group, from which objects are made
@@ -175,7 +174,7 @@ def parse(line: CommandLine) -> Settings:
     tree["name"] = tree["name"] or "+".join(Path(path).stem for path in line.recipes)
     _refuse_nonsense(tree)
     _choose_length(tree["trainer"], overrides)
-    return Settings(tree, recipe, tuple(overrides), parser, config, classes)
+    return Settings(tree, tuple(overrides), parser, config, classes)
 
 
 def full_help(line: CommandLine) -> str:

@@ -134,12 +134,8 @@ class Experiment:
                 "continue it on several with --resume"
             )
         device = trainer.strategy.root_device
-        if checkpoint is None or checkpoint["dprec"]["step"] < self.steps:
-            console.print(said_of(device), soft_wrap=True)
-            self._fit(trainer, run, resume=checkpoint is not None)
-            steps, seconds = trainer.global_step, save.seconds
-        else:  # it stopped after its last step: only the evaluation remains
-            steps, seconds = self._take_over(checkpoint), run.seconds
+        console.print(said_of(device), soft_wrap=True)
+        self._fit(trainer, run, resume=checkpoint is not None)  # no step, if the run was killed after its last one
         ranks = group_of(device)
         if ranks.size == 1 and not first_process():
             return {}  # nothing was trained, so nobody is connected
@@ -159,11 +155,11 @@ class Experiment:
             "guarantee": self.guarantee,
             **sparsity(self.privacy),
             "sampling_rate": self.batches.rate,
-            "steps": steps,
+            "steps": trainer.global_step,
             **results,
             **watched,
             "seed": self.settings.tree["seed"],
-            "seconds": round(seconds, 2),
+            "seconds": round(save.seconds, 2),
             "peak_memory_mb": peak_memory_mb(),
         }
         write_json(run.metrics, report)
@@ -206,13 +202,6 @@ class Experiment:
             f"nothing is saved before the first checkpoint (checkpoint_every is {every}): begin again with: {command}"
         )
 
-    def _take_over(self, checkpoint: Mapping[str, Any]) -> int:
-        self.model.load_state_dict(checkpoint["state_dict"])
-        if self.privacy is not None:
-            self.privacy.load_state_dict(checkpoint["callbacks"][self.privacy.state_key])
-        step: int = checkpoint["dprec"]["step"]
-        return step
-
     def _callbacks(self, console: Console, save: SaveRun) -> list[pl.Callback]:
         callbacks: list[pl.Callback] = [] if self.privacy is None else [self.privacy]
         if self.settings.tree["trainer"]["enable_progress_bar"] is not False and first_process():
@@ -231,7 +220,6 @@ class Experiment:
             "stand_in": self.data.stand_in,
             "notice": self.data.notice,
             "identity": self.identity,
-            "recipe": self.settings.recipe,
             "metrics": tree["metrics"],
         }
 

@@ -33,9 +33,7 @@ def read_checkpoint(path: Path, every_byte: bool = False) -> dict[str, Any]:
     except Exception as error:
         # torch.load raises many kinds of error for a damaged pickle or zip.
         reason = textwrap.shorten(str(error), 80, placeholder=" ...")
-        raise UserError(
-            f"{path} cannot be read as a checkpoint ({reason}): {_other(path) or 'give one that dprec.fit wrote'}"
-        ) from None
+        raise UserError(f"{path} cannot be read as a checkpoint ({reason}): give one that dprec.fit wrote") from None
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("dprec"), dict):
         raise UserError(f"{path} is not a checkpoint of dprec: give one that dprec.fit wrote")
     found = checkpoint["dprec"].get("format")
@@ -69,20 +67,9 @@ def _refuse_misshapen(checkpoint: Mapping[str, Any], path: Path) -> None:
         if not isinstance(ours.get(group), dict) or not isinstance(ours[group].get(key), str):
             raise UserError(f"{path} does not say {group}.{key}, so it is not as dprec.fit wrote it: give another one")
     described = [("init_args", ours[group]) for group in ("model", "data") if ours[group].get("init_args") is not None]
-    for group, holder in (*described, ("identity", ours), ("recipe", ours), ("state_dict", checkpoint)):
+    for group, holder in (*described, ("identity", ours), ("state_dict", checkpoint)):
         if not isinstance(holder.get(group), dict):
             raise UserError(f"{path} holds no {group}, so it is not as dprec.fit wrote it: give another one")
-
-
-def _other(path: Path) -> str | None:
-    """What to do where a run's last checkpoint is damaged and it has the one before."""
-    previous = RunFolder(path.parent.parent).previous
-    if path.name != RunFolder(path).checkpoint.name or not previous.is_file():
-        return None
-    return (
-        f"use {previous}, the one before. To continue from it, put it in this one's place; its ledger is without the "
-        "steps in between, which count too if anybody has seen the damaged one whole"
-    )
 
 
 def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Learner]:

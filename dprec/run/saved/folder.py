@@ -48,11 +48,6 @@ class RunFolder:
         return self.path / "checkpoints" / "last.ckpt"
 
     @property
-    def previous(self) -> Path:
-        """The checkpoint before the last, if the last should be damaged."""
-        return self.checkpoint.with_name("previous.ckpt")
-
-    @property
     def clock(self) -> Path:
         return self.path / "logs" / "seconds.json"
 

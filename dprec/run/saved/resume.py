@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dprec.cli.arguments import CommandLine
-from dprec.cli.classes import refuse_name, resolve
+from dprec.cli.classes import refuse_name
 from dprec.cli.parser import Settings, parse
 from dprec.cli.recipe import OWN, TOP_LEVEL, flatten, named, normal, read_recipe, within
 from dprec.errors import UserError
@@ -45,6 +44,8 @@ def folder_to_resume(line: CommandLine) -> RunFolder | None:
     resume, out = line.options.resume, dict(line.overrides).get("out")
     if resume is None:
         return None
+    if line.recipes:
+        raise UserError(f"--resume continues {resume} with the settings of its start: leave out {line.recipes[0]}")
     line.overrides = [pair for pair in line.overrides if pair[0] != "out"]
     if out is not None and Path(out) != Path(resume):
         raise UserError(f"--out {out} is not the run to resume, {resume}: a resumed run stays in its folder")
@@ -60,55 +61,22 @@ def stored_settings(
 ) -> tuple[Settings, dict[str, Any] | None]:
     """The run's settings, with the settings that may change from ``line``, and its checkpoint if it has one.
 
-    The line may name the recipe of the run: values that the run's overrides replaced stay replaced. Any other
-    difference is refused in one line. The folder may come from elsewhere: what it names outside of dprec is imported
-    only from `trusted` modules.
+    Any other setting is refused in one line. The folder may come from elsewhere: what it names outside of dprec is
+    imported only from `trusted` modules.
     """
+    for key in [normal(key) for key, _ in line.overrides]:
+        if not _is_free(key):
+            raise UserError(
+                f"cannot resume {run.path} with another {key}: a run keeps the settings of its start; leave it out, "
+                "or start a new run with another --out"
+            )
     refuse_foreign_config(run.config, trusted)
     checkpoint = read_checkpoint(run.checkpoint, every_byte=True) if run.checkpoint.exists() else None
-    free = [(key, value) for key, value in line.overrides if _is_free(normal(key))]
-    settings = parse(CommandLine(recipes=[str(run.config)], overrides=free))
-    original = checkpoint["dprec"]["recipe"] if checkpoint else {}
-    if line.recipes or len(free) < len(line.overrides):
-        _refuse_others(parse(line), settings, original, run)
-    return replace(settings, recipe=original or settings.recipe), checkpoint
-
-
-def _refuse_others(asked: Settings, stored: Settings, original: Mapping[str, Any], run: RunFolder) -> None:
-    for key in dict.fromkeys([*asked.recipe, *asked.overrides]):
-        given = key in asked.overrides
-        if not _is_free(key) and (given or key not in original or original[key] != asked.recipe[key]):
-            _compare(key, _value(stored.flat, key), _value(asked.flat, key), run)
+    return parse(CommandLine(recipes=[str(run.config)], overrides=line.overrides)), checkpoint
 
 
 def _is_free(key: str) -> bool:
     return key in FREE or (key.startswith("trainer.") and key not in STEPS)
-
-
-def _value(flat: Mapping[str, Any], key: str) -> Any:
-    if key in flat:
-        return flat[key]
-    group = f"{key}."  # a whole group, such as `privacy`: given as one object, or on one side alone
-    return {
-        name: path_of(resolve(object, value, name)) if name.endswith("class_path") else value  # a class has many names
-        for name, value in flat.items()
-        if name.startswith(group)
-    } or None
-
-
-def _compare(key: str, old: Any, new: Any, run: RunFolder) -> None:
-    if old != new:
-        raise UserError(
-            f"cannot resume {run.path} with another {key}: "
-            f"it was started with {_show(old)}, this is {_show(new)}; "
-            "leave it out, or start a new run with another --out"
-        )
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={item}" for key, item in value.items())
-    return "none" if value is None else str(value)
 
 
 def refuse_other_data(checkpoint: Mapping[str, Any], identity: Mapping[str, Any], data: Any, run: RunFolder) -> None:

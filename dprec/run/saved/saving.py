@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import errno
 import math
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +14,14 @@ import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from dprec.errors import UserError
 from dprec.models.learning.kept import FORMAT
-from dprec.run.saved.folder import RunFolder, replace_file, write_json
+from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, replace_file, write_json
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a new file beside the old checkpoint, and renames both; reads only plain tensors and values."""
+    """Writes a new file beside the old checkpoint, and renames it; reads only plain tensors and values."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        last = Path(path)
-
         def write(temporary: Path) -> None:
             try:
                 torch.save(checkpoint, temporary)
@@ -35,22 +29,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 if not any(name in str(error) for name in ("PytorchStreamWriter", "inline_container")):
                     raise  # not torch's writer of files, which does not say what the system said
                 raise OSError(errno.ENOSPC, "the disk takes no more") from error
-            if last.exists():
-                _keep(last, last.with_name(RunFolder(last).previous.name))
 
-        replace_file(last, write)
+        replace_file(Path(path), write)
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
         return torch.load(path, map_location=map_location, weights_only=True, mmap=True)
-
-
-def _keep(last: Path, previous: Path) -> None:
-    """Let `previous` be what `last` is now, at no cost where the file system has two names for one file."""
-    with suppress(OSError):
-        spare = previous.with_name(f".{previous.name}.{os.getpid()}.part")
-        spare.unlink(missing_ok=True)
-        os.link(last, spare)
-        os.replace(spare, previous)
 
 
 class SaveRun(pl.Callback):
@@ -95,38 +78,20 @@ class SaveRun(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if self.every and trainer.global_step % self.every == 0:
-            try:
-                self._save(trainer)
-            except OSError as error:
-                if trainer.world_size > 1:  # the other processes wait for this one
-                    raise self._stop(error) from None
-                print(f"warning: {self._unsaved(error)}; training goes on", file=sys.stderr)  # the next may find room
+            self._save(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._save_or_stop(trainer)
+        self._save(trainer)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """This exception is raised between two steps, in all processes alike, so the run can go on from here."""
         if isinstance(exception, SIGTERMException):
-            self._save_or_stop(trainer)
-
-    def _save_or_stop(self, trainer: pl.Trainer) -> None:
-        try:
             self._save(trainer)
-        except OSError as error:
-            raise self._stop(error) from None
-
-    def _stop(self, error: OSError) -> UserError:
-        return UserError(
-            f"{self._unsaved(error)}: make room, and continue with python -m dprec.fit --resume {self.run.quoted}"
-        )
-
-    def _unsaved(self, error: OSError) -> str:
-        kept = f"the one of step {self._saved_at} is kept" if self._saved_at > 0 else "there is none before it"
-        return f"cannot write the checkpoint {self.run.checkpoint} ({error.strerror or error}); {kept}"
 
     def _save(self, trainer: pl.Trainer) -> None:
-        if trainer.global_step != self._saved_at:
+        if trainer.global_step == self._saved_at:
+            return
+        with full_disk_is_one_line(self.run):
             if trainer.is_global_zero:  # first, so that it never tells less than a checkpoint that is there
                 write_json(self.run.privacy, self.guarantee())
             trainer.save_checkpoint(self.run.checkpoint)  # by all processes, of which the first writes
