@@ -88,8 +88,7 @@ def refuse_other_kinds(function: Callable[..., Any], given: Mapping[str, object]
     dprec.errors.UserError: epochs is '3': give a number
     """
     for name, hint in get_type_hints(function).items():
-        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        wanted = [_KINDS.get(get_origin(kind) or kind) for kind in kinds if kind is not type(None)]
+        wanted = [_KINDS.get(get_origin(kind) or kind) for kind in _parts(hint) if kind is not type(None)]
         value = given.get(name)
         if value is None or None in wanted:
             continue
@@ -98,7 +97,22 @@ def refuse_other_kinds(function: Callable[..., Any], given: Mapping[str, object]
             raise UserError(f"{name} is {said}: give {' or '.join(kind[1] for kind in wanted if kind)}")
 
 
+def in_words(kind: Any) -> str:
+    """Return what a type takes.
+
+    >>> in_words(float | None), in_words(list[str] | bool)
+    ('a number or null', 'list[str] or bool')
+    """
+    plain = {part: str(part).replace("typing.", "") if get_origin(part) else part.__name__ for part in _parts(kind)}
+    return " or ".join(_KINDS[part][1] if part in _KINDS else name for part, name in plain.items())
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
 _KINDS: dict[Any, tuple[Any, str]] = {
+    type(None): (type(None), "null"),
     float: (Real, "a number"),
     int: (Integral, "a whole number"),
     Callable: (Callable, "a function"),

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
 
 import jsonargparse
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from dprec.errors import UserError
+from dprec.errors import UserError, in_words
 
 __all__ = ["CommandLine", "NonNegativeInt", "PositiveInt", "add_recipes", "add_run", "listed", "short"]
-
-RECIPE_ENDINGS = (".yaml", ".yml", ".json")
 
 
 @dataclass
@@ -52,7 +50,7 @@ class CommandLine:
             overrides.append((key, value if equals else left.pop(0)))
         options = _parsed(parser, rest)
         recipes = [*options.get("recipe", []), *options.get("config", [])]
-        return cls([_recipe(word) for word in recipes], overrides, options)
+        return cls([str(recipe_named(word)) for word in recipes], overrides, options)
 
     @property
     def words(self) -> list[str]:
@@ -83,46 +81,18 @@ def _parsed(parser: jsonargparse.ArgumentParser, words: Sequence[str]) -> jsonar
 
 def short(error: Exception, parser: jsonargparse.ArgumentParser | None = None) -> str:
     """Return in one line what the parser says: the key, the value and what to give."""
-    _, _, rest = str(error).partition('Parser key "')
-    key, _, told = rest.partition('"')
-    kinds = {
-        action.dest: getattr(action, "_typehint", None) or action.type for action in (parser._actions if parser else ())
-    }
-    value = told.rpartition("value: ")[2].partition("\n")[0] if "value: " in told else ""
-    if kinds.get(key) and "class_path" not in told and "Problem" not in told:
-        given = "" if not value else " is null" if value == "None" else f" is {value!r}"
-        return f"{key}{given}: give {in_words(kinds[key])}"
+    key, _, told = str(error).partition('Parser key "')[2].partition('"')
+    actions = [action for action in parser._actions if action.dest == key] if parser else []
+    if actions and "value: " in told and "class_path" not in told and "Problem" not in told:
+        value = told.rpartition("value: ")[2].partition("\n")[0]
+        given = "null" if value == "None" else repr(value)
+        return f"{key} is {given}: give {in_words(getattr(actions[0], '_typehint', None) or actions[0].type)}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("Parser key", "Option", "Subtypes", "Given value:"))]
     for place, line in enumerate(lines):
         if line.startswith("- Problem"):  # with a class that was named, and the next line says what
             return " ".join([lines[0], line.strip("- "), lines[min(place + 1, len(lines) - 1)]])
-    return " ".join(lines if len(lines) <= 3 else telling[:3])
-
-
-def in_words(kind: Any) -> str:
-    """Return what a type takes.
-
-    >>> in_words(float | None), in_words(Literal["sum", "mean"] | int)
-    ('a number or null', "'sum', 'mean' or a whole number")
-    """
-    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    each = [name for part in parts for name in _names(part)]
-    return " or ".join(filter(None, (", ".join(each[:-1]), each[-1])))
-
-
-def _names(kind: Any) -> list[str]:
-    if get_origin(kind) is Literal:
-        return [repr(value) for value in get_args(kind)]
-    plain = get_origin(kind) or kind
-    return [_WORDS.get(plain) or str(getattr(plain, "__name__", plain))]
-
-
-_WORDS = {
-    float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null", dict: "a mapping",
-    list: "a list", tuple: "a list", Sequence: "a list", Mapping: "a mapping", Iterable: "a list",
-    PositiveInt: "a whole number above 0", NonNegativeInt: "a whole number of at least 0", Path: "a path",
-}  # fmt: skip
+    return re.sub(r'^Parser key "([^"]+)":', r"\1:", " ".join(lines if len(lines) <= 3 else telling[:3]))
 
 
 def add_recipes(parser: jsonargparse.ArgumentParser) -> None:
@@ -146,21 +116,6 @@ def listed(values: Iterable[str]) -> list[str]:
     return [part.strip() for value in values for part in value.split(",") if part.strip()]
 
 
-def _recipe(word: str) -> str:
-    """The path of a recipe: a file, or one that comes with dprec, by its name. A file in your folder wins."""
-    if Path(word).is_file():
-        return word
-    recipes = shipped()
-    if word in recipes:
-        return str(recipes[word])
-    if word.endswith(RECIPE_ENDINGS):
-        name = Path(word).stem
-        known = name in recipes
-        instead = f"{name} alone is the one that comes with dprec" if known else hint(name)
-        raise UserError(f"no recipe at {word!r}: {instead}")
-    raise UserError(f"{word!r} is neither a recipe nor an option; {hint(word)}; options are --key value")
-
-
 INSTALLED = Path(__file__).parent / "recipes"  # setup.py puts them here when it builds
 CHECKOUT = Path(__file__).parents[2] / "recipes"
 
@@ -171,25 +126,21 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def recipe_named(name: str) -> Path:
-    """The shipped recipe of this name.
+def recipe_named(word: str) -> Path:
+    """A recipe in a file of yours, or one that comes with dprec, by its name.
 
     >>> recipe_named("quickstart").name
     'quickstart.yaml'
     >>> recipe_named("quickstrat")
     Traceback (most recent call last):
-    dprec.errors.UserError: no recipe is called 'quickstrat'; did you mean quickstart?
+    dprec.errors.UserError: there is no recipe 'quickstrat'; did you mean quickstart? Options are --key value
     """
     recipes = shipped()
-    if name in recipes:
-        return recipes[name]
-    raise UserError(f"no recipe is called {name!r}; {hint(name)}")
-
-
-def hint(name: str) -> str:
-    """What to give in place of a name that no recipe has."""
-    close = difflib.get_close_matches(name, shipped(), n=1)
-    return f"did you mean {close[0]}?" if close else "`dprec recipes` lists those that come with dprec"
+    if Path(word).is_file() or word in recipes:
+        return Path(word) if Path(word).is_file() else recipes[word]
+    close = difflib.get_close_matches(Path(word).stem, recipes, n=1)
+    hint = f"did you mean {close[0]}?" if close else "`dprec recipes` lists those that come with dprec."
+    raise UserError(f"there is no recipe {word!r}; {hint} Options are --key value")
 
 
 def first_sentence(path: Path) -> str:
@@ -198,12 +149,6 @@ def first_sentence(path: Path) -> str:
     >>> first_sentence(recipe_named("quickstart"))
     'A private Transformer recommender on generated data: 20,000 users, 300 items, no download.'
     """
-    words: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        words += line.removeprefix("#").split()
-        ends = [place for place, word in enumerate(words) if word.endswith(".")]
-        if ends:
-            return " ".join(words[: ends[0] + 1])
-    return " ".join(words)
+    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    words = " ".join(word for line in lines for word in line.removeprefix("#").split())
+    return re.split(r"(?<=\.) ", words, maxsplit=1)[0]

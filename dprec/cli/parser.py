@@ -15,7 +15,6 @@ import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strat
 from dprec.cli.arguments import CommandLine, short
 from dprec.cli.classes import refuse_unknown, resolve
 from dprec.cli.keys import check, from_data, parameters
-from dprec.cli.loggers import completed, placed, words
 from dprec.cli.recipe import GROUPS, flatten, normal, read_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
@@ -116,11 +115,9 @@ class Settings:
         arguments = self._arguments(group, self.config.get(group, jsonargparse.Namespace()).clone())
         return (kind or self.classes[group])(**arguments, **(given or {}))
 
-    def trainer(self, folder: str) -> dict[str, Any]:
-        """The trainer's arguments, with objects in place of names; loggers log to `folder`."""
-        given = self.config["trainer"].clone()
-        placed(given["logger"], folder)
-        return self._arguments("trainer", given)
+    def trainer(self) -> dict[str, Any]:
+        """The trainer's arguments, with objects in place of names."""
+        return self._arguments("trainer", self.config["trainer"].clone())
 
     def _arguments(self, group: str, given: jsonargparse.Namespace) -> dict[str, Any]:
         """A group's arguments, with objects in place of names."""
@@ -153,14 +150,13 @@ def parse(line: CommandLine) -> Settings:
     """Read recipes and overrides; every mistake is a UserError of one line that names the key."""
     recipe, classes, given_words = _layers(line)
     overrides = {normal(key): value for key, value in given_words}
-    recipe = completed(recipe)
     _refuse_missing({*recipe, *overrides}, classes)
     # The layers go in as one: from two files, the parser would give the first file's arguments to the second's class.
     args = ["--config", yaml.safe_dump(_as_tree(recipe))] if recipe else []
     args += [f"--{key.replace('.init_args.', '.')}={value}" for key, value in given_words if _is_argument(key, value)]
     parser = recipe_parser(classes)
     try:
-        config = parser.parse_args(args + words(given_words))
+        config = parser.parse_args(args)
     except jsonargparse.ArgumentError as error:
         raise UserError(short(error, parser)) from None
     tree = yaml.safe_load(parser.dump(config, skip_none=False))

@@ -67,7 +67,7 @@ def said_of(device: torch.device) -> str:
 def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list[pl.Callback]) -> pl.Trainer:
     """A trainer that ends after ``steps``, logs into the run folder and writes only complete checkpoints."""
     try:
-        options = settings.trainer(str(run.path))
+        options = settings.trainer()
     except ValueError as error:
         raise UserError(f"trainer: {short(error)}") from None
     if options["accelerator"] == "auto":  # Lightning's own choice may be Metal

@@ -133,7 +133,7 @@ def test_the_shapes_are_those_of_the_data() -> None:
         ),
         (["phantom", "--jsn", "x"], "did you mean --json?"),
         (["gpu", "--picture", "x.png"], "bench gpu draws no picture"),
-        (["phantom", "--threads", "two"], "threads: give a whole number above 0"),
+        (["phantom", "--threads", "two"], "Not of type PositiveInt"),
         (["phantom", "--quick", "--picture", "x.png"], "--picture needs matplotlib: pip install matplotlib"),
     ],
 )

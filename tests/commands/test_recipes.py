@@ -61,7 +61,7 @@ def test_a_name_finds_the_recipe_and_a_file_of_yours_comes_first(here: Path) -> 
     ("word", "says"),
     [
         ("quickstrat", "did you mean quickstart?"),
-        ("recipes/quickstart.yaml", "quickstart alone is the one that comes with dprec"),
+        ("recipes/quickstart.yaml", "did you mean quickstart?"),
         ("mine.yaml", "`dprec recipes` lists"),
     ],
 )

@@ -111,7 +111,7 @@ def test_prepare_leaves_what_training_then_opens(tmp_path: Path, capsys: pytest.
     assert data_of(log).load().histories.folder == home
     capsys.readouterr()
     assert prepare([str(log), "--data.context", "hour"]) == 2
-    assert capsys.readouterr().err.startswith("error: data.context is 'hour': give a mapping or null")
+    assert capsys.readouterr().err.startswith("error: data.context is 'hour': give dict")
 
 
 def test_a_frame_and_lists_have_context() -> None:

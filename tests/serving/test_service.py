@@ -259,9 +259,9 @@ def test_a_mistake_of_who_starts_it_is_one_line(
         port = str(taken.getsockname()[1])
         for words, says in (
             (["--port", port], f"cannot listen at 127.0.0.1, port {port} ("),
-            (["--port", "http"], "port: give a whole number of at least 0"),
+            (["--port", "http"], "port: Not of type NonNegativeInt"),
             (["--port", "65536"], "--port is 65536: give a number up to 65535"),
-            (["--max_k", "0"], "max_k: give a whole number above 0"),
+            (["--max_k", "0"], "max_k: Not of type PositiveInt: 0 does not conform to restriction v>0"),
             (["--workers", "3"], "unrecognized arguments: --workers"),
         ):
             assert serve(["run", *words]) == 2
