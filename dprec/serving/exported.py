@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 import dprec
 from dprec.cli.command import finite
-from dprec.data.draws.batch import RankingBatch, RankingInContext
 from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError, refuse_missing
 from dprec.models import Recommender
-from dprec.serving.served import Served
+from dprec.serving.served import Scores, Served
 
 IDS, INTERFACE = "items.json", "interface.json"
 ONE_FILE = 2**30  # bytes of weights that still go into the .onnx file itself, which may not have 2 GiB
@@ -140,33 +138,6 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 EXAMPLE = 16  # events of the history that a model is exported with, if it takes as many
-
-
-class Scores(nn.Module):
-    """Histories of item numbers (B, T), oldest first, zeros on the right, to scores of all items (B, items).
-
-    A model that reads context takes its values (B, T, C), too, as a batch has them.
-    As `Ranker` scores them: a history without an item gets popularity, and item 0, the padding, is never the best.
-    """
-
-    popularity: Tensor
-    padding: Tensor
-
-    def __init__(self, model: Recommender) -> None:
-        super().__init__()
-        self.model: Any = model.eval()
-        with torch.inference_mode():
-            popularity = model.without_history().float()
-        self.register_buffer("popularity", popularity.clone())  # (items,)
-        self.register_buffer("padding", torch.arange(model.items) == 0)
-
-    def forward(self, history: Tensor, context: Tensor | None = None) -> Tensor:
-        batch = RankingBatch(history, history[:, 0], history)
-        if context is not None:
-            batch = RankingInContext(history, history[:, 0], history, context)
-        scores = self.model.scores(batch).float()
-        known = (history != 0).any(1, keepdim=True)
-        return torch.where(known, scores, self.popularity).masked_fill(self.padding, -torch.inf)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
+from torch import Tensor, nn
 
+from dprec.data.draws.batch import RankingBatch, RankingInContext
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import read_frame
@@ -18,9 +23,17 @@ from dprec.errors import UserError
 from dprec.models import Recommender
 from dprec.run.saved.checkpoints import load_run
 from dprec.serving.histories import History, example
-from dprec.serving.ranker import Best, Ranker
 
 HISTORY, POPULARITY = "history", "popularity"
+NUMBERS = 2**23  # scores at a time: what a batch of users may have in memory
+USERS = 512
+COLUMNS: dict[str, Any] = {
+    "user": pl.String,
+    "place": pl.List(pl.Int64),
+    "item": pl.List(pl.String),
+    "score": pl.List(pl.Float32),
+    "source": pl.String,
+}
 
 
 @dataclass(frozen=True)
@@ -32,10 +45,34 @@ class Recommended:
     source: str  # "history", or "popularity" where no item of the history is known
     unknown: list[str]  # ids of the history that the run does not know
 
-    @classmethod
-    def of(cls, best: Best, catalogue: Catalogue, unknown: list[str]) -> Recommended:
-        source = POPULARITY if best.by_popularity else HISTORY
-        return cls([catalogue.raw(item) for item in best.items.tolist()], best.scores.tolist(), source, unknown)
+
+class Scores(nn.Module):
+    """Histories of item numbers (B, T), oldest first, zeros on the right, to scores of all items (B, items).
+
+    A model that reads context takes its values (B, T, C), too, as a batch has them. `seen` holds whole histories, which
+    may be longer than what the model reads. A history without an item gets popularity, and item 0, the padding, is
+    never the best.
+    """
+
+    popularity: Tensor
+    padding: Tensor
+
+    def __init__(self, model: Recommender) -> None:
+        super().__init__()
+        self.model: Any = model.eval()
+        with torch.inference_mode():
+            popularity = model.without_history().float()
+        self.register_buffer("popularity", popularity.clone())  # (items,)
+        self.register_buffer("padding", torch.arange(model.items) == 0)
+
+    def forward(self, history: Tensor, context: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
+        seen = history if seen is None else seen
+        batch = RankingBatch(history, history[:, 0], seen)
+        if context is not None:
+            batch = RankingInContext(history, history[:, 0], seen, context)
+        scores = self.model.scores(batch).float()
+        known = (history != 0).any(1, keepdim=True)
+        return torch.where(known, scores, self.popularity).masked_fill(self.padding, -torch.inf)
 
 
 class Served:
@@ -52,7 +89,10 @@ class Served:
         self.facts = facts
         self.context: dict[str, Any] | None = facts.get("context")  # as data.context names it
         self.context_columns = None if self.context is None else ContextColumns.of(self.context)
-        self._ranker = Ranker(model, self.context_columns)
+
+    @cached_property
+    def scores(self) -> Scores:
+        return Scores(self.model)
 
     @property
     def guarantee(self) -> str:
@@ -103,14 +143,12 @@ class Served:
     def recommend_after(self, histories: Sequence[History], k: int, exclude_seen: bool = True) -> list[Recommended]:
         """The same for histories that were read."""
         numbers = [np.array(items, dtype=np.int64) for items in self.catalogue.numbers([h.ids for h in histories])]
-        known = [items[items > 0] for items in numbers]
         codes = None
         if self.context_columns is not None:
-            of_all = [np.zeros(len(h.ids), dtype=np.int64) if h.codes is None else h.codes for h in histories]
-            codes = [code[items > 0] for code, items in zip(of_all, numbers, strict=True)]
-        found = self._ranker.best(known, k, exclude_seen, codes=codes)
+            codes = [np.zeros(len(h.ids), dtype=np.int64) if h.codes is None else h.codes for h in histories]
+        found = self._best(numbers, codes, k, exclude_seen)
         unknown = [[h.ids[place] for place in np.flatnonzero(n == 0)] for h, n in zip(histories, numbers, strict=True)]
-        return [Recommended.of(best, self.catalogue, ids) for best, ids in zip(found, unknown, strict=True)]
+        return [replace(one, unknown=ids) for one, ids in zip(found, unknown, strict=True)]
 
     def recommend_all(
         self,
@@ -123,29 +161,72 @@ class Served:
         numbers = np.array([self.catalogue.index(raw) or 0 for raw in log.item_ids], dtype=np.int64)
         items = numbers[log.item]
         spans = [slice(start, end) for start, end in zip(log.offsets[:-1], log.offsets[1:], strict=True)]
-        histories = [items[span][items[span] > 0] for span in spans]
-        found = self._ranker.best(histories, k, exclude_seen, advance, self._codes(log, items, spans))
-        raw = np.array(["", *self.catalogue.ids], dtype=object)
-        sizes = np.array([len(best.items) for best in found])
-        users = pl.Series("user", log.ids_of(np.arange(len(found))), dtype=pl.String)
-        sources = np.array([POPULARITY if best.by_popularity else HISTORY for best in found], dtype=object)
-        return pl.DataFrame(
+        codes = None
+        if self.context_columns is not None:
+            if log.context is None or log.context.columns.fingerprint != self.context_columns.fingerprint:
+                raise UserError(
+                    "the run reads the context of events, which this log was read without: give it the columns"
+                )
+            codes = [log.context.codes[span] for span in spans]
+        found = self._best([items[span] for span in spans], codes, k, exclude_seen, advance)
+        frame = pl.DataFrame(
             {
-                "user": users.gather(np.repeat(np.arange(len(found)), sizes)),
-                "place": np.concatenate([np.arange(1, size + 1) for size in sizes]),
-                "item": pl.Series(_joined([raw[best.items] for best in found]), dtype=pl.String),
-                "score": np.concatenate([best.scores for best in found]),
-                "source": pl.Series(np.repeat(sources, sizes).tolist(), dtype=pl.String),
-            }
+                "user": log.ids_of(np.arange(len(found))),
+                "place": [list(range(1, len(one.items) + 1)) for one in found],
+                "item": [one.items for one in found],
+                "score": [one.scores for one in found],
+                "source": [one.source for one in found],
+            },
+            schema=COLUMNS,
         )
+        return frame.explode("place", "item", "score").drop_nulls("place")
 
-    def _codes(self, log: Interactions, items: np.ndarray, spans: Sequence[slice]) -> list[np.ndarray] | None:
-        """Those of the context of each history's known items (n,)."""
-        if self.context_columns is None:
-            return None
-        if log.context is None or log.context.columns.fingerprint != self.context_columns.fingerprint:
-            raise UserError("the run reads the context of events, which this log was read without: give it the columns")
-        return [log.context.codes[span][items[span] > 0] for span in spans]
+    def _best(
+        self,
+        numbers: Sequence[np.ndarray],
+        codes: Sequence[np.ndarray] | None,
+        k: int,
+        exclude_seen: bool,
+        advance: Callable[[int], object] = lambda _: None,
+    ) -> list[Recommended]:
+        """The best of each history of item numbers, 0 where unknown; `codes` are those of its events' context.
+
+        Users of similar length go together, so that short histories are not padded to long ones. `advance` is told how
+        many users are done.
+        """
+        found: dict[int, Recommended] = {}
+        order = sorted(range(len(numbers)), key=lambda user: len(numbers[user]))
+        size = min(USERS, max(1, NUMBERS // self.model.items))
+        for start in range(0, len(order), size):
+            users = order[start : start + size]
+            known = [numbers[user] > 0 for user in users]
+            histories = [numbers[user][which] for user, which in zip(users, known, strict=True)]
+            of_known = None
+            if codes is not None:
+                of_known = [codes[user][which] for user, which in zip(users, known, strict=True)]
+            found |= zip(users, self._ranked(histories, of_known, k, exclude_seen), strict=True)
+            advance(len(users))
+        return [found[user] for user in range(len(numbers))]
+
+    @torch.inference_mode()
+    def _ranked(
+        self, histories: Sequence[np.ndarray], codes: Sequence[np.ndarray] | None, k: int, exclude_seen: bool
+    ) -> Iterator[Recommended]:
+        seen, recent, context = _padded(histories), self._recent(histories), None  # (B, S), (B, T)
+        if codes is not None and self.context_columns is not None:
+            context = torch.from_numpy(self.context_columns.values(self._recent(codes).numpy()))  # (B, T, C)
+        scores = self.scores(recent, context, seen)
+        if exclude_seen:
+            scores.scatter_(1, seen, -torch.inf)
+        best = scores.topk(min(k, self.model.items - 1))
+        for history, values, items in zip(histories, best.values.tolist(), best.indices.tolist(), strict=True):
+            left = [place for place, value in enumerate(values) if math.isfinite(value)]
+            names = [self.catalogue.raw(items[place]) for place in left]
+            source = HISTORY if len(history) else POPULARITY
+            yield Recommended(names, [values[place] for place in left], source, [])
+
+    def _recent(self, rows: Sequence[np.ndarray]) -> Tensor:
+        return _padded([row[-self.model.max_length :] for row in rows])
 
 
 def load(run: Any, trust: Sequence[str] = ()) -> Served:
@@ -164,5 +245,9 @@ def load(run: Any, trust: Sequence[str] = ()) -> Served:
     return Served(model, Catalogue(ids), checkpoint["dprec"])
 
 
-def _joined(parts: Sequence[np.ndarray]) -> list[str]:
-    return [raw for part in parts for raw in part]
+def _padded(histories: Sequence[np.ndarray]) -> Tensor:
+    """Histories (B, T) as long as the longest, at least 1, with zeros on the right."""
+    rows = np.zeros((len(histories), max(1, *map(len, histories))), dtype=np.int64)
+    for row, history in zip(rows, histories, strict=True):
+        row[: len(history)] = history
+    return torch.from_numpy(rows)

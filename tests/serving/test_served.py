@@ -16,7 +16,7 @@ from dprec.data import Catalogue
 from dprec.data.draws.batch import RankingBatch
 from dprec.errors import UserError
 from dprec.models import Recommender, Spectral, Transformer
-from dprec.serving.ranker import Ranker
+from dprec.serving.histories import History
 from dprec.serving.served import Recommended, Served
 
 ITEMS = ["alien", "brazil", "casablanca", "dune", "7"]
@@ -114,17 +114,17 @@ def test_a_model_may_hold_the_scores_that_it_gives() -> None:
         def scores(self, batch: RankingBatch) -> Tensor:
             return self.one.expand(len(batch), -1)
 
-    for found in Ranker(Held()).best([np.array([1]), np.array([3])], k=3, exclude_seen=True):
-        assert found.items.tolist() in ([3, 2], [1, 2])
+    for found in Served(Held(), Catalogue(["a", "b", "c"]), {}).recommend([["a"], ["c"]], k=3):
+        assert found.items in (["c", "b"], ["a", "b"])
     assert Held.one.tolist() == [0, 3, 1, 2]
 
 
 def test_a_model_that_holds_a_release_of_popularity_answers_with_it() -> None:
     model = Spectral(items=5, top=3, rank=2)
     model.described.popularity.copy_(torch.tensor([0.0, 3, 9, 1, 4]))
-    best = Ranker(model).best([np.array([], dtype=np.int64)], k=4, exclude_seen=True)[0]
-    assert best.items.tolist() == [2, 4, 1, 3]
-    assert best.by_popularity
+    (best,) = Served(model, Catalogue(["a", "b", "c", "d"]), {}).recommend([[]], k=4)
+    assert best.items == ["b", "d", "a", "c"]
+    assert best.source == "popularity"
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,13 @@ def test_a_mistake_is_one_line(served: Served, histories: object, options: dict,
 
 def test_one_history_among_ten_thousand_items_takes_below_five_milliseconds() -> None:
     """Of this process's own time, at the best of many: other processes do not count."""
-    ranker = Ranker(Transformer(10_001, dim=64, max_length=200))
-    history = [np.random.default_rng(0).integers(1, 10_001, 50)]
+    items = [str(number) for number in range(10_000)]
+    served = Served(Transformer(10_001, dim=64, max_length=200), Catalogue(items), {})
+    history = [History([items[place] for place in np.random.default_rng(0).integers(0, 10_000, 50)])]
     times = []
     for _ in range(50):
         start = time.process_time()
-        ranker.best(history, k=10, exclude_seen=True)
+        served.recommend_after(history, k=10)
         times.append(time.process_time() - start)
     assert min(times) < 0.005
 
