@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
+EVERY = 30.0  # seconds between two lines about work that takes long
+Part = TypeVar("Part")
 Listener = Callable[[str], object]
 
 _listener: ContextVar[Listener] = ContextVar("listener", default=lambda text: print(text, file=sys.stderr))
@@ -15,6 +19,28 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=lambda text: pr
 def say(text: str) -> None:
     """Say a line to whoever listens."""
     _listener.get()(text)
+
+
+def paced(parts: Iterable[Part], what: str, total: int | None = None) -> Iterator[Part]:
+    """Yield the parts of some work, and say every half minute how far it is."""
+    began = said = time.monotonic()
+    for number, part in enumerate(parts, start=1):
+        yield part
+        now = time.monotonic()
+        if now - said >= EVERY and number != total:
+            rest = "" if total is None else f" of {total:,}, {left((now - began) / number * (total - number))}"
+            say(f"{what} {number:,}{rest}")
+            said = now
+
+
+def left(seconds: float) -> str:
+    """Say how long something will take.
+
+    >>> left(95.2)
+    '1:35 left'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} left"
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dprec.data.formats import AUTO
 from dprec.data.logs.histories import Interactions
@@ -34,16 +33,7 @@ def recommend_to_all(
     path = file_for_answers(out, "--users")
     log = _read(served, users, settings)
     people = len(log.offsets) - 1
-    with Progress(
-        TextColumn("recommending"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
-        task = bar.add_task("recommending", total=people)
-        frame = served.recommend_all(log, count, exclude_seen, lambda done: bar.advance(task, done))
+    frame = served.recommend_all(log, count, exclude_seen)
     write(frame, path)
     unknown = sum(served.catalogue.index(raw) is None for raw in log.item_ids)
     none = people - frame["user"].n_unique()

@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import torch
 from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from dprec.cli.classes import build, refuse_foreign
 from dprec.data import Clicks, Texts
@@ -20,6 +19,7 @@ from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
 from dprec.models import Learner, TextClassifier
 from dprec.models.clicks import ClickModel
+from dprec.notices import paced
 from dprec.run.saved.checkpoints import data_of, load_run
 from dprec.serving.everybody import file_for_answers, refuse_unwritable, write
 
@@ -91,13 +91,9 @@ def predict_clicks(
     path = file_for_answers(out, "--log")
     predicted = ClickPredictor(run, trusted).predict(log, keep)
     found: list[pl.DataFrame] = []
-    shown = (TextColumn("predicting"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
-    with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("predicting", total=None)
-        for part in predicted:
-            refuse_unwritable(part, path, "--keep")
-            found.append(part)
-            bar.advance(task, len(part))
+    for part in paced(predicted, "predicting: part"):
+        refuse_unwritable(part, path, "--keep")
+        found.append(part)
     if not found:
         raise UserError(f"{log} has no records: give at least one")
     frame = pl.concat(found, how="vertical_relaxed")  # a folder's parts may have numbers of several types

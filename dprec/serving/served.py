@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from dprec.data.logs.interactions import read_frame
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models import Recommender
+from dprec.notices import paced
 from dprec.run.saved.checkpoints import load_run
 from dprec.serving.histories import History, example
 
@@ -155,7 +156,6 @@ class Served:
         log: Interactions,
         k: int = 10,
         exclude_seen: bool = True,
-        advance: Callable[[int], object] = lambda _: None,
     ) -> pl.DataFrame:
         """A row for each user of a log and each place: user, place, item, score, source."""
         numbers = np.array([self.catalogue.index(raw) or 0 for raw in log.item_ids], dtype=np.int64)
@@ -168,7 +168,7 @@ class Served:
                     "the run reads the context of events, which this log was read without: give it the columns"
                 )
             codes = [log.context.codes[span] for span in spans]
-        found = self._best([items[span] for span in spans], codes, k, exclude_seen, advance)
+        found = self._best([items[span] for span in spans], codes, k, exclude_seen)
         frame = pl.DataFrame(
             {
                 "user": log.ids_of(np.arange(len(found))),
@@ -187,17 +187,16 @@ class Served:
         codes: Sequence[np.ndarray] | None,
         k: int,
         exclude_seen: bool,
-        advance: Callable[[int], object] = lambda _: None,
     ) -> list[Recommended]:
         """The best of each history of item numbers, 0 where unknown; `codes` are those of its events' context.
 
-        Users of similar length go together, so that short histories are not padded to long ones. `advance` is told how
-        many users are done.
+        Users of similar length go together, so that short histories are not padded to long ones.
         """
         found: dict[int, Recommended] = {}
         order = sorted(range(len(numbers)), key=lambda user: len(numbers[user]))
         size = min(USERS, max(1, NUMBERS // self.model.items))
-        for start in range(0, len(order), size):
+        starts = range(0, len(order), size)
+        for start in paced(starts, f"recommending: {size} users at a time, part", len(starts)):
             users = order[start : start + size]
             known = [numbers[user] > 0 for user in users]
             histories = [numbers[user][which] for user, which in zip(users, known, strict=True)]
@@ -205,7 +204,6 @@ class Served:
             if codes is not None:
                 of_known = [codes[user][which] for user, which in zip(users, known, strict=True)]
             found |= zip(users, self._ranked(histories, of_known, k, exclude_seen), strict=True)
-            advance(len(users))
         return [found[user] for user in range(len(numbers))]
 
     @torch.inference_mode()

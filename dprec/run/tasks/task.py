@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -16,9 +15,7 @@ from dprec.distributed.ranks import ALONE, Ranks
 from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
 from dprec.metrics.metric import Metric
-from dprec.notices import say
-
-EVERY = 30.0  # seconds between two lines of an evaluation
+from dprec.notices import paced
 
 
 class Task(ABC):
@@ -104,15 +101,9 @@ class Task(ABC):
 
 
 def own_part(batches: Any, ranks: Ranks) -> Iterator[Any]:
-    """Yield the batches that this process looks at, perhaps none, and say now and then how far it is."""
-    began = said = time.monotonic()
-    for number, batch in islice(enumerate(batches, start=1), ranks.number, None, ranks.size):
-        yield batch
-        now = time.monotonic()
-        if now - said >= EVERY and number < len(batches):
-            minutes, seconds = divmod(round((now - began) / number * (len(batches) - number)), 60)
-            say(f"evaluating: batch {number:,} of {len(batches):,}, {minutes}:{seconds:02d} left")
-            said = now
+    """Yield the batches that this process looks at, perhaps none."""
+    own = islice(batches, ranks.number, None, ranks.size)
+    return paced(own, "evaluating: batch", -(-len(batches) // ranks.size))
 
 
 def add_up(metrics: Iterable[Metric], ranks: Ranks, device: str | torch.device) -> None:
