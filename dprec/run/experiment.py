@@ -120,8 +120,7 @@ class Experiment:
                 console.print(hint, soft_wrap=True)
         if private := {**(summary or {}), **({} if content is None else {"content": content})}:
             write_private_json(run.data, private)
-        every, open_book = self.settings.tree["checkpoint_every"], self.privacy is None or self.privacy.repeatable
-        save = SaveRun(run, self._facts(), self._guarantee_so_far, every, keep_generator=open_book)
+        save = SaveRun(run, self._facts(), self._guarantee_so_far, self.settings.tree["checkpoint_every"])
         trainer = make_trainer(self.settings, run, self.steps, self._callbacks(console, save))
         if not first_process() and trainer.world_size == 1:
             raise UserError(

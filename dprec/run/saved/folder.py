@@ -48,10 +48,6 @@ class RunFolder:
         return self.path / "checkpoints" / "last.ckpt"
 
     @property
-    def clock(self) -> Path:
-        return self.path / "logs" / "seconds.json"
-
-    @property
     def data(self) -> Path:
         """What was read and dropped: exact counts and a hash of all records, private data."""
         return self.path / "logs" / "data.json"
@@ -74,14 +70,6 @@ class RunFolder:
         """What to say of a folder that is no run, but in which `dprec tune` has kept one."""
         best = self.path / "best"
         return f"since it holds what was chosen among: give {best}" if best.is_dir() else None
-
-    @property
-    def seconds(self) -> float:
-        """The training time up to the checkpoint, as far as it was recorded."""
-        try:
-            return float(json.loads(self.clock.read_text(encoding="utf-8"))["seconds"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0.0
 
     @property
     def holds_a_run(self) -> bool:

@@ -39,9 +39,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class SaveRun(pl.Callback):
     """Saves ``checkpoints/last.ckpt`` at intervals and at the end, with everything that using the model needs.
 
-    ``facts`` are plain values that do not change during training; ``guarantee`` returns what holds at this step.
-    ``keep_generator`` lets dropout continue where it stopped. A private run must not set it, because the state of the
-    generator reveals how long the histories of the drawn users were.
+    ``facts`` are plain values that do not change during training; ``guarantee`` returns what holds at this step. The
+    state of torch's generator stays out, because it reveals how long the histories of the drawn users were.
     """
 
     def __init__(
@@ -50,31 +49,22 @@ class SaveRun(pl.Callback):
         facts: Mapping[str, Any],
         guarantee: Callable[[], dict[str, Any]],
         every: int,
-        keep_generator: bool,
     ) -> None:
         self.run = run
         self.facts = dict(facts)
         self.guarantee = guarantee
         self.every = every
-        self.keep_generator = keep_generator
-        self.seconds_before = 0.0
         self._saved_at = -1
-        self._generator: torch.Tensor | None = None
         self._started = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Time spent training, including the interrupted parts of the run."""
-        return self.seconds_before + time.monotonic() - self._started
+        """Time spent training, since the run began or was resumed."""
+        return time.monotonic() - self._started
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._started = time.monotonic()
         self._saved_at = trainer.global_step
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        if self._generator is not None:  # not earlier, because making the data loaders draws from it
-            torch.set_rng_state(self._generator)
-            self._generator = None
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if self.every and trainer.global_step % self.every == 0:
@@ -95,9 +85,6 @@ class SaveRun(pl.Callback):
             if trainer.is_global_zero:  # first, so that it never tells less than a checkpoint that is there
                 write_json(self.run.privacy, self.guarantee())
             trainer.save_checkpoint(self.run.checkpoint)  # by all processes, of which the first writes
-            if trainer.is_global_zero:
-                # Not into the checkpoint, because the time of a step depends on the histories in it.
-                write_json(self.run.clock, {"seconds": self.seconds})
             self._saved_at = trainer.global_step
             if (epsilon := self.guarantee().get("epsilon")) is not None and math.isfinite(epsilon):
                 for logger in trainer.loggers:
@@ -112,11 +99,3 @@ class SaveRun(pl.Callback):
             "step": trainer.global_step,
             "guarantee": self.guarantee(),
         }
-        if self.keep_generator:
-            checkpoint["dprec"]["generator"] = torch.get_rng_state()
-
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        self.seconds_before = self.run.seconds
-        self._generator = checkpoint["dprec"].get("generator")
