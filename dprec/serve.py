@@ -21,10 +21,10 @@ def options(parser: ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--host", default=HOME[0], help="the service has no password and no TLS")
     parser.add_argument("--port", type=NonNegativeInt, default=PORT, help="0 for any that is free, which is printed")
-    parser.add_argument("--max_k", type=PositiveInt, help="items in an answer; default 1000")
-    parser.add_argument("--max_history", type=PositiveInt, help="events in a history; default 1000")
-    parser.add_argument("--max_body", type=PositiveInt, help="bytes of a request; default 65536")
-    parser.add_argument("--max_requests", type=PositiveInt, help="requests at a time; default 512")
+    parser.add_argument("--max_k", type=PositiveInt, default=1000, help="items in an answer")
+    parser.add_argument("--max_history", type=PositiveInt, default=1000, help="events in a history")
+    parser.add_argument("--max_body", type=PositiveInt, default=65536, help="bytes of a request")
+    parser.add_argument("--max_requests", type=PositiveInt, default=512, help="requests at a time")
 
 
 def serve(line: CommandLine, console: Console) -> None:
@@ -41,17 +41,15 @@ def serve(line: CommandLine, console: Console) -> None:
     {"error": one line}.
     """
     from dprec.serving.histories import History
-    from dprec.serving.question import Limits
     from dprec.serving.served import load
-    from dprec.serving.service import refuse_without_packages, server
+    from dprec.serving.service import Limits, refuse_without_packages, server
 
     host, run = line.options.host, line.options.run
-    given = {name: line.options[f"max_{name}"] for name in ("k", "history", "body", "requests")}
     refuse_without_packages()
     served = load(run, listed(line.options.trust))
     served.recommend_after([History([]), History(served.items[:1])], 10)  # what the first request would wait for
     with _listening(host, line.options.port) as bound:
-        limits = Limits(**{name: number for name, number in given.items() if number is not None})
+        limits = Limits(**{name: line.options[f"max_{name}"] for name in ("k", "history", "body", "requests")})
         if host not in HOME:
             print(f"warning: who reaches {host} may ask: this service has no password and no TLS", file=sys.stderr)
         where = f"[{host}]" if ":" in host else host

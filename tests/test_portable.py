@@ -38,7 +38,7 @@ for package in (dprec, dprec_kernels):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith((".__main__", ".triton")):
             importlib.import_module(module.name)
-from dprec.run.outcome import peak_memory_mb
+from dprec.run.console import peak_memory_mb
 assert peak_memory_mb() is None
 """
 

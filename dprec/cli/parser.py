@@ -13,8 +13,7 @@ import yaml
 
 import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strategies
 from dprec.cli.arguments import CommandLine, short
-from dprec.cli.classes import refuse_unknown, resolve
-from dprec.cli.keys import check, from_data, parameters
+from dprec.cli.classes import check, from_data, parameters, refuse_unknown, resolve
 from dprec.cli.recipe import GROUPS, flatten, normal, read_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError

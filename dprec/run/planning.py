@@ -13,8 +13,7 @@ from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Ledger
 from dprec.accounting.private_catalogue import PrivateCatalogue
 from dprec.accounting.release import Release
-from dprec.cli.classes import resolve
-from dprec.cli.keys import from_data, parameters, takes_null
+from dprec.cli.classes import from_data, parameters, required, resolve
 from dprec.cli.parser import Settings
 from dprec.data.draws.length import planned_steps
 from dprec.data.draws.poisson import UserBatches, batch_of, user_batches, usual_batch
@@ -25,8 +24,7 @@ from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.models.learning.kept import path_of
 from dprec.notices import say
-from dprec.run.console import notice_box
-from dprec.run.outcome import warning_of_delta
+from dprec.run.console import notice_box, warning_of_delta
 from dprec.run.tasks import task_of
 from dprec.sparsity import AdaFEST
 from dprec.training.callback import Privacy
@@ -69,7 +67,7 @@ def sizes_for(model: type, data: Any) -> dict[str, Any]:
             f"model {path_of(model)} reads no context: leave data.context out, or train a model of sequences such as "
             "dprec.models.Transformer"
         )
-    missing = [name for name in wanted if name not in given and not takes_null(model, name)]
+    missing = [name for name in wanted if name not in given and name in required(model)]
     if missing:
         raise UserError(
             f"model {path_of(model)} takes {' and '.join(missing)} from the data, which {path_of(type(data))} "

@@ -1,23 +1,27 @@
-"""The Lightning trainer of a run, and the switches that it refuses."""
+"""The Lightning trainer of a run, the switches that it refuses, and how it says its progress."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.accelerators import AcceleratorRegistry
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from rich.console import Console
 
 from dprec.checks.switches import refuse_switches
 from dprec.cli.arguments import short
 from dprec.cli.parser import Settings
 from dprec.distributed.replicas import refuse_strategy
 from dprec.errors import UserError
+from dprec.notices import left
 from dprec.run.saved.folder import RunFolder
 from dprec.run.saved.saving import AtomicCheckpointIO
+from dprec.run.tasks import Task
+from dprec.training.callback import Privacy
 
 
 def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
@@ -31,18 +35,10 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
             raise UserError(f"trainer.{key} cannot be {trainer[key]}: {reason}")
     if trainer["max_steps"] == 0:
         raise UserError("trainer.max_steps is 0: give a number of at least 1, or -1 to use trainer.max_epochs")
-    _refuse_unknown_accelerator(trainer["accelerator"])
     _refuse_no_card(trainer["accelerator"])
     every = trainer["check_val_every_n_epoch"]
     if every is not None and every < 1:
         raise UserError(f"trainer.check_val_every_n_epoch is {every}: give a number of passes, at least 1")
-
-
-def _refuse_unknown_accelerator(accelerator: object) -> None:
-    """Refuse a misspelt accelerator; Lightning would only do so after the data is read."""
-    known = {"cpu", "gpu", "auto", *AcceleratorRegistry.available_accelerators()}
-    if isinstance(accelerator, str) and accelerator not in known:
-        raise UserError(f"trainer.accelerator is '{accelerator}': give cpu, gpu or auto")
 
 
 def _refuse_no_card(accelerator: object) -> None:
@@ -97,3 +93,53 @@ def _listed(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+LINES = 10  # in a run, and more where these are further apart than:
+MOST_SECONDS = 30.0
+
+
+class TrainingProgress(pl.Callback):
+    """Steps, ε spent of ε, the loss (not private), the metric of the last evaluation and the time left."""
+
+    def __init__(self, steps: int, task: Task, privacy: Privacy | None, console: Console) -> None:
+        self.steps = steps
+        self.task = task
+        self.privacy = privacy
+        self.console = console
+        self._lines, self._said = 0, 0.0
+        self._judged = 0  # the step of the last evaluation
+        self._first_step = 0  # before it the model was looked at: what comes then tells the pace
+        self._started = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._said = time.monotonic()
+        self._lines = trainer.global_step * LINES // self.steps
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step, now = trainer.global_step, time.monotonic()
+        if not self._first_step:
+            self._first_step, self._started = step, now
+        if step * LINES // self.steps > self._lines or now - self._said >= MOST_SECONDS:
+            self._lines, self._said = step * LINES // self.steps, now
+            self.console.print("  ".join([f"step {step}/{self.steps}", *self._facts(trainer, step)]), soft_wrap=True)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._judged = trainer.global_step
+
+    def _facts(self, trainer: pl.Trainer, step: int) -> Iterator[str]:
+        if self.privacy is not None:
+            of = "" if self.privacy.epsilon is None else f" of {self.privacy.epsilon:g}"
+            yield f"ε {self.privacy.spent_at_most:.2f}{of}"
+        metrics = trainer.callback_metrics
+        if "loss_not_private" in metrics:
+            yield f"loss {float(metrics['loss_not_private']):.3f} (not private)"
+        name, written = self.task.watched
+        if name in metrics:
+            split = "validation" if getattr(getattr(trainer, "datamodule", None), "validation", False) else "test"
+            yield f"{written} {float(metrics[name]):.4f} on {split} {self.task.held_out} at step {self._judged}"
+        if step > self._first_step:
+            rate = (time.monotonic() - self._started) / (step - self._first_step)
+            yield left(rate * (self.steps - step))

@@ -125,7 +125,7 @@ TABLE = [
     ("fit RECIPE --trainer.overfit_batches 1", "trainer.overfit_batches"),
     ("fit RECIPE --trainer.reload_dataloaders_every_n_epochs 1", "trainer.reload_dataloaders"),
     ("fit RECIPE --trainer.fast_dev_run true", "trainer.fast_dev_run"),
-    ("fit RECIPE --trainer.accelerator abacus", "trainer.accelerator is 'abacus': give cpu, gpu or auto"),
+    ("fit RECIPE --trainer.accelerator abacus", "invalid accelerator name: `accelerator='abacus'`"),
     ("fit RECIPE --trainer.accelerator tpu", "torch_xla"),
     *(
         []

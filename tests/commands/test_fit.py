@@ -13,9 +13,9 @@ import yaml
 
 from dprec.data import Sequences
 from dprec.fit import main as fit
-from dprec.run import outcome, progress
-from dprec.run.progress import TrainingProgress
+from dprec.run import console, trainer
 from dprec.run.saved.checkpoints import read_checkpoint
+from dprec.run.trainer import TrainingProgress
 from tests.commands.conftest import STEPS, USERS
 from tests.commands.support import environment, refused, strict
 
@@ -103,7 +103,7 @@ def test_steps_that_take_long_each_have_a_line(
     recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first says nothing of the time that is left: most of what it takes comes before it."""
-    monkeypatch.setattr(progress, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(trainer, "MOST_SECONDS", 0.0)
     assert fit([str(recipe), "--trainer.enable_progress_bar", "null", "--out", "run"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"step \d+/", line)]
     assert [line.split()[1] for line in lines] == [f"{step}/{STEPS}" for step in range(1, STEPS + 1)]
@@ -115,7 +115,7 @@ def test_steps_that_take_long_each_have_a_line(
 def test_a_large_table_with_noise_in_every_row_is_hinted_at(
     recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(outcome, "MANY_ROWS", 13)
+    monkeypatch.setattr(console, "MANY_ROWS", 13)
     assert fit([str(recipe), "--trainer.max_steps", "1", "--out", "private"]) == 0
     assert "has 13 rows, and each gets noise in every step: privacy.sparsity can spare" in capsys.readouterr().out
     assert fit([str(recipe), "--trainer.max_steps", "1", "--privacy", "null", "--out", "plain"]) == 0

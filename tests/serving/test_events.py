@@ -18,8 +18,8 @@ from dprec.errors import UserError
 from dprec.models import GRU, DPFormer, Transformer
 from dprec.serving.exported import export_run
 from dprec.serving.histories import History
-from dprec.serving.question import Limits, Question, Refused
 from dprec.serving.served import Served
+from dprec.serving.service import Limits, Question, Refused
 
 ITEMS = ["alien", "brazil", "casablanca", "dune", "7"]
 CONTEXT = {"device": 5, "hour": [6, 12, 18.5]}

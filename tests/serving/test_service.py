@@ -19,8 +19,8 @@ from dprec.data import Catalogue
 from dprec.errors import UserError
 from dprec.models import Transformer
 from dprec.serve import main as serve
-from dprec.serving.question import Limits
 from dprec.serving.served import Served
+from dprec.serving.service import Limits
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
