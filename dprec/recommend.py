@@ -53,7 +53,7 @@ def recommend(line: CommandLine, console: Console) -> None:
         raise UserError("--out, --where and the names of columns belong to --users log.csv: add it, or leave them out")
     served, exclude_seen = load(given.run, listed(given.trust)), not given.allow_seen
     if users is not None:
-        from dprec.serving.everybody import recommend_to_all
+        from dprec.serving.predictions import recommend_to_all
 
         recommend_to_all(served, users, out, settings, count, exclude_seen, console)
     elif file is not None:

@@ -40,9 +40,8 @@ from dprec.run.planning import fit_batch, settle_catalogue, sizes_for, total_ste
 from dprec.run.process import keep_freed_memory, one_line_of_a_card, stopped_after_a_step
 from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, training_alone, write_json, write_private_json
 from dprec.run.saved.resume import refuse_other_content, refuse_other_data, resume_command, stored_settings
-from dprec.run.saved.saving import SaveRun
 from dprec.run.tasks import task_of
-from dprec.run.trainer import TrainingProgress, make_trainer, refuse_unsafe, said_of
+from dprec.run.trainer import SaveRun, TrainingProgress, make_trainer, refuse_unsafe, said_of
 from dprec.sparsity.rows.tables import tables_of
 from dprec.training.callback import Privacy
 

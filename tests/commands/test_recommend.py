@@ -18,7 +18,7 @@ from dprec.prepare import main as prepare
 from dprec.recommend import OF_LOGS
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import load_run
-from dprec.serving.everybody import recommend_to_all
+from dprec.serving.predictions import recommend_to_all
 from dprec.serving.served import load
 from tests.commands.support import answered, environment
 

@@ -23,7 +23,7 @@ from torchmetrics import MeanMetric
 from dprec.data import Clicks
 from dprec.models import DLRM
 from dprec.training.callback import Privacy
-from dprec.run.saved.saving import AtomicCheckpointIO
+from dprec.run.trainer import AtomicCheckpointIO
 from dprec.sparsity import AdaFEST, LazyDP
 
 warnings.simplefilter("ignore")

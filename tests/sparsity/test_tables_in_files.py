@@ -16,7 +16,7 @@ from dprec.errors import UserError
 from dprec.fit import main as fit_command
 from dprec.models import PCTR, DualEncoder, Transformer
 from dprec.run.saved.checkpoints import load_run
-from dprec.run.saved.saving import AtomicCheckpointIO
+from dprec.run.trainer import AtomicCheckpointIO
 from dprec.sparsity import AdaFEST, Dense, LazyDP, Strategy
 from dprec_kernels.file_tensor import in_file
 from tests.quiet import SaveAt
