@@ -200,6 +200,13 @@ def heads_in_batch(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
     return m.mix(torch.cat(scores.softmax(-1).bmm(keys).split(len(x), 0), 2))
 
 
+def one_head_in_batch(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
+    """As gSASRec has it."""
+    places = torch.arange(x.shape[1]).unsqueeze(0).repeat(len(x), 1)
+    x = x + m.places(places)[: len(x)]
+    return m.mix(torch.cat(torch.cat(x.chunk(1, 2), 0).chunk(1, 0), 2))
+
+
 def heads_in_front(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
     """As deepctr's AutoInt has them."""
     queries, keys = (torch.stack((each @ m.weight).split(DIM // 2, 2)) for each in (x, x.tanh()))
@@ -270,6 +277,9 @@ EXACT: dict[str, Form] = {
         lambda: {"filter": p(LENGTH // 2 + 1, DIM, 2)},
     ),
     "heads moved into the batch, `cat(x.chunk(h, 2), 0)`": Form(heads_in_batch, lambda: {"mix": nn.Linear(DIM, DIM)}),
+    "positions of all users cut to the batch, one head in it": Form(
+        one_head_in_batch, lambda: {"mix": nn.Linear(DIM, DIM), "places": nn.Embedding(LENGTH, DIM)}
+    ),
     "heads in front, `stack(x.split(n, 2))`": Form(
         heads_in_front, lambda: {"weight": p(DIM, DIM), "mix": nn.Linear(DIM, 3)}
     ),

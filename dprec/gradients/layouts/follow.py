@@ -24,6 +24,7 @@ from dprec.gradients.layouts.second import brings_back, keeps_second, puts_secon
 _RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
 # Nobody's, whoever's tensor they take their type from.
 _CONSTANTS = {"new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "new_empty_strided"}
+_PARTS = {"split", "chunk", "tensor_split"}
 _ALIKE = {"zeros_like", "ones_like", "empty_like"}  # nobody's, unless there is a row for each user
 
 
@@ -119,8 +120,7 @@ def _of_blocks(
     rows = followed[0].shape[0]
     if any(tensor.shape[0] != rows for tensor in followed) or not out.dim():
         return Layout(0, layout.lost_at)
-    parts = name in ("split", "chunk", "tensor_split") and dims_of(name, args, kwargs) in ([], [0], [-out.dim()])
-    if parts and out.shape[0] * layout.blocks == rows:
+    if name in _PARTS and _along_users(name, args, kwargs, out) and out.shape[0] * layout.blocks == rows:
         return Layout(out.shape[0] // users)
     keeps = out.shape[0] == rows and keeps_rows(function, args, kwargs, followed, out)
     return layout if keeps else Layout(0, layout.lost_at)
@@ -131,7 +131,11 @@ def _blocks(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], followed: 
     if name == "repeat" and out.dim() == followed[0].dim():
         return out.shape[0] // followed[0].shape[0]
     own = name == "cat" and len(tensors_in((args, kwargs))) == len(followed)
-    return len(followed) if own and dims_of(name, args, kwargs) in ([], [0], [-out.dim()]) else 0
+    return len(followed) if own and _along_users(name, args, kwargs, out) else 0
+
+
+def _along_users(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> bool:
+    return dims_of(name, args, kwargs) in ([], [0], [-out.dim()])
 
 
 def _of_known(
@@ -154,6 +158,8 @@ def _of_known(
     if lead.shape[0] != users * first.rows:  # of another shape by now, as what `out=` was given
         return None
     blocks = _blocks(name, args, kwargs, followed, out)
+    if blocks == 1 or (name in _PARTS and _along_users(name, args, kwargs, out) and len(out) == len(lead)):
+        return first
     if blocks > 1:
         alike = all(tensor.shape[0] == lead.shape[0] for tensor in followed)
         return Layout(0, name, blocks=blocks) if alike else None

@@ -63,9 +63,11 @@ def copied_from(func: Callable[..., Any], source: Tensor, result: Tensor) -> Ten
 
 
 def factor_of(func: Callable[..., Any], args: Any, kwargs: Any, used: Sequence[Tensor]) -> float | None:
-    """Return what an operation multiplies the gradient of the one tensor `used` by, if that is all that it does."""
+    """Return what an operation that keeps a shape multiplies the gradient of the one tensor `used` by, if no more."""
     name = operation_name(func)
     if name in ("sub", "__sub__") and len(args) == 2 and args[0] is used[0] and len(used) == 1:
+        return 1.0
+    if name == "__getitem__" and type(args[1]) is slice:  # of all rows, where the shape stays
         return 1.0
     if kwargs or len(args) != 2 or type(args[1]) not in (int, float):
         return None
