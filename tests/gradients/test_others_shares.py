@@ -18,7 +18,7 @@ from dprec.gradients.contributions.catalogue_rows import CatalogueRows
 from dprec.gradients.contributions.dense import Dense as DenseGradients
 from dprec.gradients.contributions.look_ups import Rows, SharedRows
 from dprec.gradients.contributions.outer import Outer
-from dprec.gradients.contributions.pulled import Pulled
+from dprec.gradients.contributions.pulled import OfOneNumber, Pulled
 from dprec.models import GRU, DPFormer
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
@@ -76,6 +76,7 @@ FORMS: dict[str, Callable[[int], Contribution]] = {  # of users who are all alik
     "shared rows": lambda users: SharedRows(torch.arange(7), repeated(users, 2, 7), repeated(users, 2, 5)),
     "built again": lambda users: BuiltAgain([DenseGradients(repeated(users, 7, 5))], torch.Size([7, 5])),
     "pulled": lambda users: _pulled(repeated(users, 7, 5)),
+    "of one number": lambda users: _of_one_number(torch.full((users,), 0.3)),
     "catalogue": lambda users: _catalogue(repeated(users, 1, 5), torch.randn(7, 5)),
     "large catalogue": lambda users: _catalogue(repeated(users, 2, 20), torch.randn(2000, 20)),
 }
@@ -84,6 +85,11 @@ FORMS: dict[str, Callable[[int], Contribution]] = {  # of users who are all alik
 def _pulled(values: Tensor) -> Contribution:
     parameter = nn.Parameter(torch.randn(7, 5))
     return Pulled(DenseGradients(values), parameter * 3.0, parameter)
+
+
+def _of_one_number(factors: Tensor) -> Contribution:
+    parameter = nn.Parameter(torch.randn(7, 5))
+    return OfOneNumber(factors, parameter.norm(), parameter)
 
 
 def _catalogue(hidden: Tensor, table: Tensor) -> Contribution:

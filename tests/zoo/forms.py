@@ -292,6 +292,10 @@ EXACT: dict[str, Form] = {
         lambda: {"block": p(DIM, LENGTH, 3), "weight": p(DIM, 3)},
     ),
     "penalties added up in place, `total += p.norm()`": Form(penalised, lambda: {"mix": nn.Linear(DIM, 3)}),
+    "a penalty on a whole table, `table.weight.norm()`": Form(
+        lambda m, x, ids: m.mix(x + m.rows(ids)) + m.rows.weight.norm() + 0.1 * m.mix.weight.square().sum(),
+        lambda: {"rows": nn.Embedding(ITEMS, DIM), "mix": nn.Linear(DIM, 3)},
+    ),
     "products with positions, `p @ x`": Form(
         lambda m, x, ids: m.each @ x.unsqueeze(1) + m.all @ x.unsqueeze(1),
         lambda: {"each": p(2, 3, LENGTH), "all": p(1, 1, 3, LENGTH)},

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import TAIL, Contribution, Places
+from dprec.gradients.contributions.base import TAIL, Contribution, Places, SquaredNorms, all_of, zeroed
+from dprec.gradients.contributions.look_ups import Rows, joined
+from dprec.gradients.contributions.outer import Outer
+from dprec_kernels import sample_norms
 
 AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through an expression together
 APART = 1e-3  # of a gradient's norm: by so much it may differ where several are carried back together
@@ -81,6 +85,66 @@ class Pulled(Contribution):
             return False
         least = max(APART, 16 * torch.finfo(apart.dtype).eps) * float(apart.nan_to_num().double().norm())
         return torch.allclose(together, apart, rtol=APART, atol=least, equal_nan=True)
+
+
+@dataclass
+class OfOneNumber(Contribution):
+    """Gradients of one number computed from parameters alone, such as a penalty: all users have multiples of the same.
+
+    Beside linear maps or look-ups of the same parameter no user's gradient is built.
+    """
+
+    factors: Tensor  # (B,) the users' gradients of the number
+    number: Tensor  # requires grad
+    parameter: Tensor
+
+    @cached_property
+    def same(self) -> Tensor:
+        """The gradient of the number."""
+        found = torch.autograd.grad(self.number, self.parameter, torch.ones_like(self.number), retain_graph=True)[0]
+        return (found if found.layout == torch.strided else found.to_dense()).detach()
+
+    def materialise(self, out: Tensor, places: Places) -> None:
+        out += self.factors[places].view(-1, *[1] * self.same.dim()) * self.same
+
+    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+        self.add_wide(out, weight)
+
+    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+        total += (weight.double() @ self.factors.double() * self.same.double()).to(total.dtype)
+
+    def forget(self, lost: Tensor) -> None:
+        self.factors = zeroed(self.factors, lost)
+
+    def terms(self) -> Tensor:
+        return self.factors.abs() * self._length()
+
+    def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
+        """|f s + g|² = f² |s|² + 2 f ⟨s, g⟩ + |g|², of which look-ups or linear maps know the last two."""
+        reads, maps = all_of(Rows, others), all_of(Outer, others)
+        if reads is None and maps is None:
+            return None
+
+        def found() -> Tensor:
+            factors = self.factors.double()
+            squared = (factors * self._length()).square()
+            if reads:
+                ids, values = joined(reads)
+                inner = (self.same.reshape(len(self.same), -1)[ids].double() * values).sum((1, 2))
+                squared += 2 * factors * inner + sample_norms.rows(ids, values)
+            elif maps:
+                whole = maps[0].joined(maps[1:])
+                inner = ((whole.left.double() @ self.same.double()) * whole.right).sum((1, 2))
+                squared += 2 * factors * inner + sample_norms.linear(whole.left, whole.right)
+            return squared.clamp_(min=0.0)  # also where rounding leaves less
+
+        return found
+
+    def numbers(self) -> list[Tensor]:
+        return [self.parameter, self.factors]
+
+    def _length(self) -> Tensor:
+        return torch.linalg.vector_norm(self.same, dtype=torch.float64)
 
 
 def as_good_as_random(shape: torch.Size, device: torch.device) -> Tensor:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from dprec.gradients.contributions.base import Contribution
-from dprec.gradients.contributions.pulled import Pulled
+from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.pulled import OfOneNumber, Pulled
 from dprec.gradients.layouts.layout import operation_name
 
 EXPRESSION = "_dprec_expression"
@@ -83,6 +84,8 @@ def attributed(used: Tensor, contribution: Contribution, users: int) -> list[tup
     own = _without_autograd(expression, contribution, users)
     if own is not None:
         return [(expression.parameters[0], own)]
+    if used.numel() == 1 and type(contribution) is Dense and not used.is_complex():
+        return [(p, OfOneNumber(contribution.values.flatten(), used, p)) for p in expression.parameters]
     return [(p, Pulled(contribution, used, p)) for p in expression.parameters]
 
 
