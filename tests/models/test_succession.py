@@ -16,7 +16,18 @@ from dprec.data.logs.histories import Histories
 from dprec.errors import UserError
 from dprec.models import PrivateALS, Spectral
 from dprec.models.items.discriminant import DiscriminantItems
-from dprec.models.items.succession import EDGES, MOST, NEW, Repeats, Steps, Succession, repeat_counts, steps, together
+from dprec.models.items.succession import (
+    EDGES,
+    LEAST,
+    MOST,
+    NEW,
+    Repeats,
+    Steps,
+    Succession,
+    repeat_counts,
+    steps,
+    together,
+)
 from dprec.models.private_als import GRAM, common, factor_sums, item_vectors, user_vectors
 from dprec.training.callback import Privacy
 from tests.privacy.support import data, fit, trainer
@@ -145,12 +156,34 @@ def test_noise_alone_does_not_stand_out() -> None:
     popularity, even = np.ones(n), np.full((n, n), 1 / n)
     for level in (0.0, 2.0, 20.0):
         found = level + 5.0 * rng.standard_normal((n, n))
-        assert not Steps(found, 5.0, popularity, 1.0, even).stand_out()
+        assert Steps(found, 5.0, popularity, 1.0).sure(even) < LEAST
     found[np.arange(n), (np.arange(n) + 1) % n] += 400.0
-    look = Steps(found, 5.0, popularity, 1.0, even)
-    assert look.stand_out()
+    look = Steps(found, 5.0, popularity, 1.0)
+    assert look.sure(even) >= LEAST
     assert (look.following().argmax(1) == (np.arange(n) + 1) % n).all()
     assert look.following().sum(1).max() <= MOST + 1e-9
+
+
+def test_pairs_stand_out_where_noise_hides_how_many_steps_there_are() -> None:
+    rng, n = np.random.default_rng(1), 200
+    found = 5.0 * rng.standard_normal((n, n))
+    found -= found.mean()
+    found[np.arange(50), np.arange(1, 51)] += 30.0
+    look = Steps(found, 5.0, np.ones(n), 1.0)
+    assert look.found.sum() < 2 * n * look.noise_std
+    assert look.sure(np.full((n, n), 1 / n)) == pytest.approx(1500 / 3500, rel=0.1)
+
+
+def test_pairs_that_a_model_expects_are_used_but_do_not_stand_out() -> None:
+    n, pair = 200, (7, 8)
+    found = np.full((n, n), 10.0)
+    found[pair] += 400.0
+    look = Steps(found, 5.0, np.ones(n), 1.0)
+    expects = np.full((n, n), 1 / n)
+    expects[pair] = 0.5
+    assert look.sure(np.full((n, n), 1 / n)) > look.sure(expects) == 0.0
+    assert np.argwhere(look.following()).tolist() == [[*pair]]
+    assert look.following()[pair] == pytest.approx(400 / 2002, rel=0.01)
 
 
 def test_two_answers_are_weighed_by_their_noise() -> None:

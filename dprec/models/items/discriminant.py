@@ -167,15 +167,15 @@ class DiscriminantItems(SpectralItems):
                 size = len(ids) ** 2
                 return sums(release, size, histories.users, steps(histories, of_these, len(ids))).reshape(len(ids), -1)
 
-            look = Steps(counted(first), sums.std(first), popularity[among], part, ranking.after(among))
+            look = Steps(counted(first), sums.std(first), popularity[among], part)
+            sure = look.sure(ranking.after(among))
+            stand_out = sure >= LEAST
             if look.noise_std:
-                sure = (
-                    f"{look.sure():.1%} of steps follow the item before beyond chance; they count from {LEAST:.0%} on"
-                )
-                self._spent(more, "counting these" if look.stand_out() else BEFORE, sure)
-            if look.stand_out():
+                because = f"{sure:.1%} of steps follow the item before beyond chance; they count from {LEAST:.0%} on"
+                self._spent(more, "counting these" if stand_out else BEFORE, because)
+            if stand_out:
                 both = together(look.found, look.noise_std, counted(more), sums.std(more))
-                self.succession.set(ids, Steps(*both, look.popularity, part, look.chances).following())
+                self.succession.set(ids, Steps(*both, look.popularity, part).following())
             else:
                 found, noise = together(found, noise, leads(more), sums.std(more))
                 ranking = discriminant(found, noise, vectors, popularity, self.shrink)

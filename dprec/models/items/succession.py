@@ -38,40 +38,48 @@ class Steps:
     noise_std: float
     popularity: np.ndarray  # (n,)
     part: float  # of the popularity of all items that a model describes, that of these n together
-    chances: np.ndarray  # (n, n), of the second right after the first as a model gives them without this count
 
-    def sure(self) -> float:
-        """Return by how much pairs that are sure exceed their expectation, as a part of all steps."""
-        n, total = len(self.found), self.found.sum()
-        if total < 2 * n * self.noise_std or total <= 0:
-            return 0.0
-        chance = n**2 * (1 - ndtr(SURE)) * (SURE + 1 / SURE) * self.noise_std  # what noise alone adds up to, about
-        return float(max(self._exceeding(SURE).sum() - chance, 0.0) / total)
+    def sure(self, chances: np.ndarray) -> float:
+        """Return by how much pairs that are sure exceed their expectation, as a part of all steps.
 
-    def stand_out(self) -> bool:
-        """Whether items follow each other so often that it is worth counting how often."""
-        return self.sure() >= LEAST
+        The noise hides how many steps there are. Here they are two of its standard deviations more than were counted.
+        `chances` (n, n) are those of the second item right after the first as a model gives them without this count.
+        """
+        n = len(self.found)
+        noise_alone = n**2 * (1 - ndtr(SURE)) * (SURE + 1 / SURE) * self.noise_std  # what that adds up to, about
+        exceeding = self._exceeding(SURE, np.maximum(chances / self.part, self._shares()))
+        steps = max(float(self.found.sum()) + 2 * n * self.noise_std, 1e-9)
+        return max(float(exceeding.sum()) - noise_alone, 0.0) / steps
 
     def following(self) -> np.ndarray:
-        """Return the chance (n, n) of the second item right after the first, where the count is clear; else 0."""
+        """Return the chance (n, n) of the second item right after the first, where the count is clear; else 0.
+
+        It is clear if it exceeds what popularity alone would give, also where a model expects as much: a model's
+        expectation has an error of unknown size, that of the count is known.
+        """
         left = self._left() / self.part  # to all items, not only to these
-        rate = np.maximum(self._exceeding(CLEAR), 0.0) / np.maximum(left, self.noise_std + 1e-9)[:, None]
+        exceeding = self._exceeding(CLEAR, self._shares())
+        rate = np.maximum(exceeding, 0.0) / np.maximum(left, self.noise_std + 1e-9)[:, None]
         share: np.ndarray = rate / np.maximum(rate.sum(1, keepdims=True) / MOST, 1.0)
         return share
 
+    def _shares(self) -> np.ndarray:
+        """Return the chance of each item (n,) after any, by its popularity alone."""
+        shares: np.ndarray = self.popularity / self.popularity.sum()
+        return shares
+
     def _left(self) -> np.ndarray:
         """Return how many steps to these items start at each (n,)."""
-        left: np.ndarray = max(self.found.sum(), 0.0) * self.popularity / self.popularity.sum()
-        return left
+        return max(float(self.found.sum()), 0.0) * self._shares()
 
-    def _exceeding(self, clear: float) -> np.ndarray:
-        """Return how far counts (n, n) exceed those of items that follow by popularity, 0 where they are not clear."""
-        left, share = self._left()[:, None], self.popularity / self.popularity.sum()
-        expected = left * np.maximum(self.chances / self.part, share)
+    def _exceeding(self, clear: float, chances: np.ndarray) -> np.ndarray:
+        """Return how far counts (n, n) exceed those by popularity, 0 where they are not clear of those by `chances`."""
+        left = self._left()[:, None]
+        expected = left * chances
         # Users add at most 1 each, so the variance of a count is at most its expectation.
         surplus = (self.found - expected) / np.sqrt(self.noise_std**2 + expected + 1e-18)
         np.fill_diagonal(surplus, 0.0)
-        return np.where(surplus >= clear, self.found - left * share, 0.0)
+        return np.where(surplus >= clear, self.found - left * self._shares(), 0.0)
 
 
 def steps(histories: Histories, place: np.ndarray, n: int) -> Iterator[Portion]:
