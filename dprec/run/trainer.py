@@ -21,8 +21,8 @@ from dprec.cli.arguments import short
 from dprec.cli.parser import Settings
 from dprec.distributed.replicas import refuse_strategy
 from dprec.errors import UserError
-from dprec.notices import left
 from dprec.models.learning.kept import FORMAT
+from dprec.notices import left
 from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, replace_file, write_json
 from dprec.run.tasks import Task
 from dprec.training.callback import Privacy
