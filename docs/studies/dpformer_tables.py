@@ -102,11 +102,11 @@ HEAD = """\
 Which private recommender ranks best at your ε, and how long does it train? This page compares models on MovieLens-1M
 and Amazon Games, and recipes on eight logs.
 
-- **Figures** are NDCG@10 in %: mean±sample standard deviation over seeds, and in brackets the number of seeds.
+- **Figures** are NDCG@10 in %: mean±sample standard deviation over seeds, in brackets the number of seeds.
 - **Split.** The last item of each user is the target. The model trains on all others (`data.validation: false`).
-- **Ranking.** Each model ranks all items except those that the user has seen, and ties count against it. If seen items
-  are ranked, too, most figures on MovieLens-1M nearly halve. The first model ranks seen items last by itself.
-- **Budget.** One ε pays for all that a run releases; δ is 1 / users. Settings were chosen by hand on the same data, as
+- **Ranking.** Each model ranks all items that the user has not seen; ties count against it. If seen items are ranked,
+  too, most figures on MovieLens-1M nearly halve. The tables' first model ranks seen items last by itself.
+- **Budget.** One ε pays for all a run releases; δ is 1 / users. Settings were chosen by hand on the same data, as
   in the paper; ε does not cover that.
 
 This command writes the page from finished runs, and prints HIT@10 and further variants:
@@ -115,9 +115,9 @@ This command writes the page from finished runs, and prints HIT@10 and further v
 """
 MODELS_DIFFER = """\
 - *In the paper* is DPFormer's paper (Ding et al., 2023), which does not say whether it masks seen items.
-- *By the histories before items* is `recipes/movielens_discriminant.yaml` and `games_discriminant.yaml`. It used an
-  earlier rule of how many items pairs describe.
-- DPFormer used an earlier estimate of how many users read an item.
+- *By the histories before items* is `recipes/movielens_discriminant.yaml` and `games_discriminant.yaml`. Its figures
+  are of an earlier rule for how many items pairs describe.
+- DPFormer's figures are of an earlier estimate of how many users read an item.
 - The Transformer's tables are tied; untied it ranks worse. GRU and LSTM have a skip connection around the cell. The
   paper's have none; without it, ours rank little better than popularity.
 - [dpformer.md](dpformer.md) explains the models, [papers.md](papers.md) the differences from the papers.
@@ -126,7 +126,7 @@ MODELS_DIFFER = """\
 COST = """\
 ## Seconds of training
 
-Median over all ε, of one thread of an AMD EPYC or an Intel Xeon that did other work, too.
+Median over all ε, on one thread of an AMD EPYC or Intel Xeon that also did other work.
 
 """
 EIGHT = """\
