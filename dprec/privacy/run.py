@@ -22,18 +22,7 @@ from dprec.sparsity.rows.row_rules import RowRules
 
 
 class PrivateRun:
-    """What a private run may spend and has spent, and what that guarantees.
-
-    Args:
-        epsilon: the budget; training stops before a step that would pass it. None: ε is only reported.
-        delta: None means 1 / users.
-        noise_multiplier: σ, noise per clipping norm. None: the smallest that keeps the whole run in the budget.
-        clipping: auto-v (every user's gradient scaled to `max_norm`), auto-s or flat.
-        max_norm: C, the most one user can add to the sum of gradients.
-        noise_seed: repeatable noise for tests. Whoever knows it can remove the noise: the run is not private.
-        verify: the share of the time that checks of random steps may take (`dprec.verify.self_check`); 0 for none.
-        sparsity: what rules over the rows of embedding tables, in order; dense noise by default (`dprec.sparsity`).
-    """
+    """What a private run may spend and has spent, and what that guarantees. `Privacy` describes its arguments."""
 
     def __init__(
         self,

@@ -228,9 +228,28 @@ class Served:
 
 
 def load(run: Any, trust: Sequence[str] = ()) -> Served:
-    """The trained run in a folder or a .ckpt file, ready to recommend; its data is not needed.
+    """Return the trained run in a folder or a .ckpt file, ready to recommend; its data is not needed.
 
-    The file cannot run code: classes from outside of dprec are only imported from modules named in `trust`.
+    The file cannot run code: classes from outside of dprec are imported only from the modules that you name in `trust`.
+    The answer to each history has `items`, `scores`, `source` and `unknown` (see `Served.recommend`).
+
+    Args:
+        run: the folder of `dprec fit`, or a checkpoint that Lightning wrote of a recommender of dprec.
+        trust: names of modules whose classes the run may use, such as `["my_model"]`.
+
+    >>> import tempfile
+    >>> import pytorch_lightning as pl
+    >>> from dprec import GRU, Sequences, load
+    >>> data = Sequences(dataset="synthetic", synthetic_users=60, synthetic_items=40, batch_size=10)
+    >>> data.setup()
+    >>> trainer = pl.Trainer(accelerator="cpu", max_steps=1, barebones=True)
+    >>> trainer.fit(GRU(**data.sizes, dim=4), data)
+    >>> file = f"{tempfile.mkdtemp()}/run.ckpt"
+    >>> trainer.save_checkpoint(file)
+    >>> served = load(file)
+    >>> [answer] = served.recommend([served.items[:2]], k=3)
+    >>> len(answer.items), answer.source, answer.unknown
+    (3, 'history', [])
     """
     checkpoint, model = load_run(str(run), trust)
     if not isinstance(model, Recommender):

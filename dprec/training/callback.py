@@ -26,10 +26,39 @@ if TYPE_CHECKING:
 
 
 class Privacy(PrivateRun, Callback):
-    """Trains whatever model it is given with differential privacy per user, or whatever else the data draws as one.
+    """A Lightning callback that trains your model with differential privacy, per user or per record.
 
-    A LightningModule has `losses(batch)`, or a `training_step` that returns one loss for each user. Its arguments are
-    those of `PrivateRun`.
+    Add it to the trainer's callbacks and let `Privacy.loader` draw the users; the model needs no privacy code. The
+    model is a LightningModule with `losses(batch)`, or with a `training_step` that returns one loss for each user. In
+    each step the gradient of each user is clipped, the sum gets noise, and the ledger records what this costs. After
+    training, `guarantee()` states in one sentence what holds. For a training loop of your own, use `dprec.private`.
+
+    Args:
+        epsilon: the budget ε; training stops before a step that would pass it. None: ε is only reported.
+        delta: δ, the probability with which ε may fail to hold. None: 1 / users.
+        noise_multiplier: σ, noise per clipping norm. None: the smallest that keeps the whole run in the budget.
+        clipping: auto-v (every user's gradient scaled to `max_norm`), auto-s or flat.
+        max_norm: C, the most one user can add to the sum of gradients.
+        noise_seed: repeatable noise for tests. Whoever knows it can remove the noise: the run is not private.
+        verify: the share of the time that checks of random steps may take (`dprec.verify.self_check`); 0 for none.
+        sparsity: strategies for the rows of embedding tables, in order (`dprec.sparsity`). None: dense noise.
+
+    >>> import pytorch_lightning as pl
+    >>> import torch
+    >>> from dprec import Privacy
+    >>> class Model(pl.LightningModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = torch.nn.Linear(3, 1)
+    ...     def training_step(self, batch, batch_idx):
+    ...         return self.layer(batch).squeeze(1).square()  # one loss for each user
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> privacy, users = Privacy(epsilon=2, noise_multiplier=4), torch.randn(50, 3)  # a row for each user
+    >>> trainer = pl.Trainer(accelerator="cpu", max_steps=2, callbacks=[privacy], barebones=True)
+    >>> trainer.fit(Model(), Privacy.loader(users, expected_batch=10))
+    >>> privacy.steps, 0 < privacy.spent < 2
+    (2, True)
     """
 
     _automatic: AutomaticStep | None = None  # while a module trains
@@ -38,8 +67,11 @@ class Privacy(PrivateRun, Callback):
     def loader(data: Drawable, expected_batch: int | None = None, **options: Any) -> DataLoader[Any]:
         """Return a loader of a data set, or of another loader's, that draws every user with the same probability.
 
-        One item is all of one user. `options` are those of `dprec.training.loaders.private_loader`: max_users, tokens,
-        collate_fn, sampling, num_workers, ...
+        Args:
+            data: a data set of which each item is all of one user, or a DataLoader of one, whose order is then dropped.
+            expected_batch: users in a step, on average: the loader's batch size by default.
+            options: those of `dprec.training.loaders.private_loader`: max_users, tokens, collate_fn, sampling,
+                num_workers.
         """
         return private_loader(data, expected_batch, **options)
 
