@@ -24,12 +24,32 @@ FIRST_ITEMS, ROUNDS = 512, 10  # how many items stand for all, and how long some
 class Recommender(Learner):
     """Base of all models that rank items. A subclass writes `losses` and `scores`; the base does the rest.
 
-    Item ids run from 1; id 0 is padding, so a table of items has `items` rows, and row 0 has no meaning.
+    Item ids run from 1; id 0 is padding, so a table of items has `items` rows, and row 0 has no meaning. Evaluation,
+    serving and recipes then work without further code. For a model with a vector for each position of a history,
+    subclass `SequenceRecommender`, which has the losses and scores already.
 
     Args:
         items: number of item ids, the padding included. Comes from the data.
         max_length: a history is cut to this many of its most recent items. Comes from the data.
         options: arguments of `Learner`.
+
+    >>> import torch
+    >>> from dprec import Recommender
+    >>> from dprec.data import SequenceBatch
+    >>> class Popularity(Recommender):
+    ...     def __init__(self, items, **options):
+    ...         super().__init__(items, **options)
+    ...         self.logits = torch.nn.Parameter(torch.zeros(items))
+    ...     def losses(self, batch):  # one for each user
+    ...         real = batch.targets != 0
+    ...         each = -self.logits.log_softmax(0)[batch.targets] * real
+    ...         return each.sum(1) / real.sum(1).clamp(min=1)
+    ...     def scores(self, batch):
+    ...         return self.logits.expand(len(batch), -1)
+    >>> model = Popularity(items=10, learning_rate=0.01)
+    >>> batch = SequenceBatch(history=torch.tensor([[5, 7], [2, 0]]), targets=torch.tensor([[7, 1], [9, 0]]))
+    >>> model.losses(batch).shape
+    torch.Size([2])
     """
 
     from_data: ClassVar = {
@@ -84,22 +104,29 @@ class SequenceRecommender(Recommender):
     """A recommender that reads a history in order and predicts the item after each position.
 
     A subclass writes `encode`; one that reads context gives it a second argument, context (B, T, C), and adds what
-    `in_context` says. Scores of items are inner products with `item_table`. By default this is also the table
-    of the input (tied); a subclass may return another table.
+    `in_context` says. Scores of items are inner products with `item_table`. By default this is also the table of the
+    input (tied); a subclass may return another table.
 
     Args:
-        negatives: what the softmax of the loss runs over beside the target: null for all items, a number of items
-            that each step draws for all users together, or in-batch for the users' targets (never with privacy).
+        items: number of item ids, the padding included. Comes from the data.
+        dim: width of items' vectors.
+        embedding_std: standard deviation of the items' vectors at the start.
+        negatives: what the softmax of the loss runs over beside the target: null for all items, a number of items that
+            each step draws for all users together, or in-batch for the users' targets (never with privacy).
         features: columns of `feature_file` whose values get vectors that are added to an item's, where it is read, each
             with the rows that its values are hashed to.
         feature_file: a public CSV file with a column `item`; `|` stands between several values of an item.
         context_rows: columns of the events' context, each with its rows. Comes from data.context.
+        options: arguments of `Recommender`.
 
+    >>> import torch
+    >>> from dprec import SequenceRecommender
+    >>> from dprec.data import SequenceBatch
     >>> class LastItem(SequenceRecommender):
-    ...     def encode(self, history: Tensor) -> Tensor:
+    ...     def encode(self, history):
     ...         return self.embedding(history)
     >>> model = LastItem(items=101, dim=8)
-    >>> model.losses(SequenceBatch(torch.tensor([[5, 7]]), torch.tensor([[7, 9]]))).shape
+    >>> model.losses(SequenceBatch(history=torch.tensor([[5, 7]]), targets=torch.tensor([[7, 9]]))).shape
     torch.Size([1])
     """
 

@@ -21,10 +21,25 @@ from dprec.models.learning.learner import Learner, refuse_unless
 class ClickModel(Learner):
     """Base of all models of clicks. A subclass writes `logits`; the base does the rest.
 
+    Losses, probabilities and metrics follow from the logits, for single records as for all records of a person.
+
     Args:
         numbers: counts of a record. Comes from the data.
         vocabularies: number of ids of each categorical feature, which run from 0. Comes from the data.
         options: arguments of `Learner`.
+
+    >>> import torch
+    >>> from dprec import ClickModel
+    >>> from dprec.data import ClickBatch
+    >>> class Counts(ClickModel):
+    ...     def __init__(self, numbers, vocabularies, **options):
+    ...         super().__init__(numbers, vocabularies, **options)
+    ...         self.layer = torch.nn.Linear(numbers, 1)
+    ...     def logits(self, batch):
+    ...         return self.layer(batch.numbers).squeeze(1)
+    >>> records = ClickBatch(torch.ones(3, 2), torch.zeros(3, 1, 1, dtype=torch.long), torch.tensor([1.0, 0.0, 1.0]))
+    >>> Counts(numbers=2, vocabularies=[5]).losses(records).shape
+    torch.Size([3])
     """
 
     from_data: ClassVar = {"numbers": "it is the number of counts", "vocabularies": "set data.vocabularies"}
@@ -134,7 +149,20 @@ def network(inputs: int, widths: Sequence[int], where: str) -> nn.Sequential:
 
 
 class Logistic(ClickModel):
-    """Logistic regression: one weight for each id and each count's logarithm. The baseline for networks."""
+    """Logistic regression: one weight for each id and each count's logarithm. The baseline for networks.
+
+    Args:
+        numbers: counts of a record. Comes from the data.
+        vocabularies: number of ids of each categorical feature, which run from 0. Comes from the data.
+        options: arguments of `Learner`.
+
+    >>> import torch
+    >>> from dprec import Logistic
+    >>> from dprec.data import ClickBatch
+    >>> records = ClickBatch(torch.ones(3, 2), torch.tensor([[[0], [4]]] * 3), torch.tensor([1.0, 0.0, 1.0]))
+    >>> Logistic(numbers=2, vocabularies=[10, 5])(records).shape  # probabilities of a click
+    torch.Size([3])
+    """
 
     def __init__(self, numbers: int, vocabularies: Sequence[int], **options: Any) -> None:
         super().__init__(numbers, vocabularies, **options)
@@ -154,13 +182,24 @@ class Logistic(ClickModel):
 class PCTR(ClickModel):
     """Predicts a click by a network over the features' vectors and the counts' logarithms.
 
-    A feature of V ids gets a vector of width 2 V^¼, rounded down.
+    The model of the AdaFEST paper for Criteo's logs. A feature of V ids gets a vector of width 2 V^¼, rounded down.
 
     Args:
+        numbers: counts of a record. Comes from the data.
+        vocabularies: number of ids of each categorical feature, which run from 0. Comes from the data.
         hidden: widths of the network's layers, without the last one, which is 1.
         pooling: how a record's ids of one feature become one vector.
         embedding_std: standard deviation of the tables' initial values.
-        low_rank: numbers of an id, if fewer than its vector has; a matrix turns them into the vector.
+        low_rank: numbers of an id, if fewer than its vector has; a matrix turns them into the vector. null: all of
+            them.
+        options: arguments of `Learner`.
+
+    >>> import torch
+    >>> from dprec import PCTR
+    >>> from dprec.data import ClickBatch
+    >>> records = ClickBatch(torch.ones(3, 2), torch.tensor([[[0], [4]]] * 3), torch.tensor([1.0, 0.0, 1.0]))
+    >>> PCTR(numbers=2, vocabularies=[10, 5], hidden=[8])(records).shape  # probabilities of a click
+    torch.Size([3])
     """
 
     def __init__(
@@ -189,16 +228,27 @@ class PCTR(ClickModel):
 class DLRM(ClickModel):
     """Predicts a click from the inner products of all pairs of features, and from the counts themselves.
 
-    A bottom network turns the counts into a vector as wide as those of the categorical features. The top network
-    reads that vector and the inner product of every pair of vectors. `recipes/dlrm_dpsgd.yaml` has MLPerf's sizes.
+    A bottom network turns the counts into a vector as wide as those of the categorical features. The top network reads
+    that vector and the inner product of every pair of vectors. `recipes/dlrm_dpsgd.yaml` has MLPerf's sizes.
 
     Args:
+        numbers: counts of a record. Comes from the data.
+        vocabularies: number of ids of each categorical feature, which run from 0. Comes from the data.
         dim: width of every feature's vector.
         bottom: widths of the bottom network's layers, without the last one, which is `dim`.
         top: widths of the top network's layers, without the last one, which is 1.
         pooling: how a record's ids of one feature become one vector.
         embedding_std: standard deviation of the tables' initial values.
-        low_rank: numbers of an id, if fewer than its vector has; a matrix turns them into the vector.
+        low_rank: numbers of an id, if fewer than its vector has; a matrix turns them into the vector. null: all of
+            them.
+        options: arguments of `Learner`.
+
+    >>> import torch
+    >>> from dprec import DLRM
+    >>> from dprec.data import ClickBatch
+    >>> records = ClickBatch(torch.ones(3, 2), torch.tensor([[[0], [4]]] * 3), torch.tensor([1.0, 0.0, 1.0]))
+    >>> DLRM(numbers=2, vocabularies=[10, 5], dim=4, bottom=[8], top=[8])(records).shape  # probabilities of a click
+    torch.Size([3])
     """
 
     def __init__(

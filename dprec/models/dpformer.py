@@ -24,11 +24,11 @@ class DPFormer(Transformer):
     """A Transformer with Re-Attention, which subtracts from attention scores what noise adds to them.
 
     The noise of a private step has the standard deviation σC/B in every entry of the gradient. Only a few users
-    contribute signal to a rare item's vector, but it gets all of the noise. So its effective error is σC/(B p), where
-    p is the share of users whose training sequence, their last `max_length` items and the item after each, holds the
+    contribute signal to a rare item's vector, but it gets all of the noise. So its effective error is σC/(B p), where p
+    is the share of users whose training sequence, their last `max_length` items and the item after each, holds the
     item. Likewise p of a position is the share of users whose sequence reaches it. Every other parameter has the error
-    σC/B. The errors are propagated through the layers beside the activations (`dprec.models.networks.reattention`),
-    as numbers without gradient. Without noise this is the `Transformer`, bit for bit.
+    σC/B. The errors are propagated through the layers beside the activations (`dprec.models.networks.reattention`), as
+    numbers without gradient. Without noise this is the `Transformer`, bit for bit.
 
     The definition of an effective error does not fix its unit, so it has a factor, `error_scale`. At 1 the error is
     that of one gradient step at learning rate 1, as in the definition. The error of the weights after t steps of Adam
@@ -38,10 +38,11 @@ class DPFormer(Transformer):
     cost in privacy.
 
     Args:
-        frequencies: how p is found. "estimate": with two private releases before training, for `frequency_share` of
-            the budget (`dprec.models.items.shares`). "public": from `frequency_file`, which the guarantee then takes
-            as public. "uniform": no look at the data, all items are as frequent as if every history were
-            `max_length` items drawn at random. Without an estimate, everybody counts as reaching every position.
+        items: number of item ids, the padding included. Comes from the data.
+        frequencies: how p is found. "estimate": with two private releases before training, for `frequency_share` of the
+            budget (`dprec.models.items.shares`). "public": from `frequency_file`, which the guarantee then takes as
+            public. "uniform": no look at the data, all items are as frequent as if every history were `max_length`
+            items drawn at random. Without an estimate, everybody counts as reaching every position.
         frequency_share: part of the privacy budget for the estimate. Training has the rest.
         frequency_file: a CSV file with columns item and share (of users whose training sequence holds it, up to 1).
         error_scale: factor of all errors; 0 turns Re-Attention off.
@@ -52,6 +53,16 @@ class DPFormer(Transformer):
             effect, and those whose signal the noise hides stay where they are; there is no weight decay for them. null:
             the optimizer's steps.
         doubt: c over the noise in the mean of all steps' gradients.
+        options: arguments of `Transformer`.
+
+    >>> import torch
+    >>> from dprec import DPFormer
+    >>> from dprec.data import SequenceBatch
+    >>> model = DPFormer(items=10, dim=4, frequencies="uniform")
+    >>> model.losses(SequenceBatch(history=torch.tensor([[5, 7]]), targets=torch.tensor([[7, 9]]))).shape
+    torch.Size([1])
+    >>> [release.what for release in DPFormer(items=10, dim=4).releases]  # what it asks for before training
+    ['users by length', 'item frequencies']
     """
 
     kind_of_network = ReAttentiveNetwork

@@ -17,16 +17,28 @@ from dprec.models.networks.running_means import running_means
 class DualEncoder(SequenceRecommender):
     """Predicts the next item from a vector of the context: a bag of the earlier items, or a Transformer over them.
 
+    The model of the EANA paper: a look-up for the item, and a tower of any depth for the context. With two tables and
+    shared `negatives` a step changes few rows, so the strategies of `dprec.sparsity` pay off.
+
     Args:
+        items: number of item ids, the padding included. Comes from the data.
         dim: width of item vectors and of both towers' outputs.
-        tower: bag (the mean of the context's vectors, plus a two-layer network of it), mean (without the network, as
-            in the paper) or transformer.
+        tower: bag (the mean of the context's vectors, plus a two-layer network of it), mean (without the network, as in
+            the paper) or transformer.
         context: a bag holds this many of the most recent items; None means all of them.
         feedforward: hidden width of the towers' two-layer networks; None means 4 * dim.
         blocks: Transformer blocks of the transformer tower.
         heads: attention heads of these blocks; divides `dim`.
         dropout: share of activations dropped in training.
         tied: one table for context and items; False: a separate table for each.
+        options: arguments of `SequenceRecommender`.
+
+    >>> import torch
+    >>> from dprec import DualEncoder
+    >>> from dprec.data import SequenceBatch
+    >>> model = DualEncoder(items=1000, dim=4, tower="mean", negatives=20)
+    >>> model.losses(SequenceBatch(history=torch.tensor([[5, 7]]), targets=torch.tensor([[7, 9]]))).shape
+    torch.Size([1])
     """
 
     def __init__(

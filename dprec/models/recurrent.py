@@ -16,18 +16,8 @@ from dprec.models.networks.running_means import fading_means
 
 
 class Recurrent(SequenceRecommender):
-    """Predicts the next item from a state that every item updates; a subclass chooses the cell.
-
-    Args:
-        dim: width of items and hidden states.
-        layers: number of recurrent layers; each reads the states of the one below.
-        dropout: share of activations dropped in training: of input items, between layers, and at the end.
-        shortcut_mean: lets items pass the cell by: what is scored is the layer-normed sum of the last item, of this
-            times the mean of the history, and of `network_scale` times the cell's state. The cell and the mean read
-            layer-normed items. null: the state alone, as in torch.
-        fade: the history's mean counts an item less by this factor with each further back; 1: all alike.
-        network_scale: factor of the state beside a shortcut. With a small factor most of a user's clipped gradient
-            belongs to the items, as in `Transformer` (docs/dpformer.md).
+    """Predicts the next item from a state that every item updates; a subclass chooses the cell and describes the
+    arguments.
     """
 
     def __init__(
@@ -77,9 +67,26 @@ class Recurrent(SequenceRecommender):
 
 
 class GRU(Recurrent):
-    """A recommender of gated recurrent units.
+    """A recommender of gated recurrent units: predicts the next item from a state that every item updates.
+
+    Its cost grows with the length of the history, where that of attention grows with the square. In private training,
+    give `shortcut_mean`, a small `network_scale` and `fade`, as `recipes/movielens_gru.yaml` does.
+
+    Args:
+        items: number of item ids, the padding included. Comes from the data.
+        dim: width of items and hidden states.
+        layers: number of recurrent layers; each reads the states of the one below.
+        dropout: share of activations dropped in training: of input items, between layers, and at the end.
+        shortcut_mean: adds a skip connection: what is scored is the layer-normed sum of the last item, of this times
+            the mean of the history, and of `network_scale` times the cell's state. The cell and the mean read
+            layer-normed items. null: the state alone, as in torch.
+        fade: the history's mean counts an item less by this factor with each further back; 1: all alike.
+        network_scale: factor of the state beside a shortcut. With a small factor most of a user's clipped gradient
+            belongs to the items, as in `Transformer` (docs/dpformer.md).
+        options: arguments of `SequenceRecommender`.
 
     >>> import torch
+    >>> from dprec import GRU
     >>> GRU(items=101, dim=8).encode(torch.tensor([[5, 7, 0]])).shape
     torch.Size([1, 3, 8])
     """
@@ -89,7 +96,27 @@ class GRU(Recurrent):
 
 
 class LSTM(Recurrent):
-    """A recommender of long short-term memories."""
+    """A recommender of long short-term memories: as `GRU`, with another cell.
+
+    In private training, give `shortcut_mean`, a small `network_scale` and `fade`, as `recipes/movielens_lstm.yaml`
+    does.
+
+    Args:
+        items: number of item ids, the padding included. Comes from the data.
+        dim: width of items and hidden states.
+        layers: number of recurrent layers; each reads the states of the one below.
+        dropout: share of activations dropped in training: of input items, between layers, and at the end.
+        shortcut_mean: adds a skip connection from the last item and from this times the mean of the history, as in
+            `GRU`. null: the state alone, as in torch.
+        fade: the history's mean counts an item less by this factor with each further back; 1: all alike.
+        network_scale: factor of the state beside a shortcut, as in `GRU`.
+        options: arguments of `SequenceRecommender`.
+
+    >>> import torch
+    >>> from dprec import LSTM
+    >>> LSTM(items=101, dim=8, shortcut_mean=1.0, network_scale=0.1).encode(torch.tensor([[5, 7, 0]])).shape
+    torch.Size([1, 3, 8])
+    """
 
     def make_cell(self, dim: int, layers: int, dropout: float) -> nn.RNNBase:
         return nn.LSTM(dim, dim, layers, dropout=dropout, batch_first=True)

@@ -17,17 +17,34 @@ from dprec.models.transformer import Transformer
 class TextItems(Transformer):
     """The Transformer, with a trained map of texts' vectors in place of the table of items.
 
-    The texts' vectors are computed once, before training, and stay as they are. An item of the catalogue is ranked by
-    its text, whether or not anybody met it. The map is the same where items are read and where they are scored.
+    Use it where items are new, or rare: an item of the catalogue is ranked by its text, whether or not anybody met it.
+    The texts' vectors are computed once, before training, and stay as they are. The map is the same where items are
+    read and where they are scored.
 
     Args:
+        items: number of item ids, the padding included. Comes from the data.
         text_file: a public CSV file with a column `item` and columns of text.
         text_columns: the columns of text, which are read one after the other.
+        dim: width of items and hidden vectors.
         text_dim: numbers of a text's vector; of an encoder's, the directions in which the items differ most.
-        encoder: a folder with an encoder and its tokenizer, as `save_pretrained` of transformers wrote them; null for
-            a bag of the text's words. Its weights count as public.
+        encoder: a folder with an encoder and its tokenizer, as `save_pretrained` of transformers wrote them; null for a
+            bag of the text's words. Its weights count as public.
         own: each item also gets a vector of its own, which is trained, starts at 0, and gets noise as all others.
         options: arguments of `Transformer`.
+
+    Training reads the file when it begins; here it is read by hand:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import torch
+    >>> from dprec import TextItems
+    >>> from dprec.data import SequenceBatch
+    >>> file = Path(tempfile.mkdtemp(), "films.csv")
+    >>> _ = file.write_text("item,title\\n7,a quiet road\\n12,the long road\\n")
+    >>> model = TextItems(items=3, text_file=str(file), text_columns=["title"], dim=4, text_dim=2)
+    >>> model.embedding.read_texts(str(file), ["title"], ["7", "12"], None)
+    >>> model.losses(SequenceBatch(history=torch.tensor([[1, 2]]), targets=torch.tensor([[2, 1]]))).shape
+    torch.Size([1])
     """
 
     embedding: Any  # ItemsOfText, where other models have a table

@@ -14,7 +14,11 @@ from dprec.models.networks.causal_network import Activation, CausalNetwork, Norm
 class Transformer(SequenceRecommender):
     """Predicts the next item from the history with a stack of causal Transformer blocks.
 
+    It is the plain network to start from or to compare with; `DPFormer` adds what private training needs. Scores are
+    inner products with the table that reads the items, unless `tied` is False.
+
     Args:
+        items: number of item ids, the padding included. Comes from the data.
         dim: width of items and hidden vectors.
         heads: attention heads; divides `dim`.
         blocks: number of Transformer blocks.
@@ -28,6 +32,17 @@ class Transformer(SequenceRecommender):
             for random weights.
         fade: attention falls by this factor with each item further back, whatever was learned; 1: it does not fade.
         tied: read and score items with the same table; False: a separate table for each.
+        options: arguments of `SequenceRecommender`.
+
+    >>> import torch
+    >>> from dprec import Transformer
+    >>> from dprec.data import RankingBatch, SequenceBatch
+    >>> model = Transformer(items=10, dim=4).eval()
+    >>> history = torch.tensor([[5, 7, 0], [2, 9, 4]])  # of two users
+    >>> model.losses(SequenceBatch(history, targets=torch.tensor([[7, 1, 0], [9, 4, 6]]))).shape
+    torch.Size([2])
+    >>> model.scores(RankingBatch(history, target=torch.tensor([1, 6]), seen=history)).shape
+    torch.Size([2, 10])
     """
 
     kind_of_network: type[CausalNetwork] = CausalNetwork

@@ -33,7 +33,9 @@ from dprec_kernels.file_tensor import in_file
 class Learner(LightningModule):
     """Base of all models. A subclass writes `losses` for training and `measure` for evaluation.
 
-    `from_data` names the arguments that the data decides, and for each, what to set instead.
+    It brings the optimizer, the schedule of the learning rate and the logging of metrics, so that recipes set them
+    alike for every model. Subclass it directly for what is neither a recommender nor a click model. `from_data` names
+    the arguments that the data decides, and for each, what to set instead.
 
     Args:
         learning_rate: the highest of the schedule.
@@ -43,6 +45,18 @@ class Learner(LightningModule):
         optimizer: adam, adam_bc (which knows the noise), adamw or sgd. Override `configure_optimizers` for any other.
         momentum: of sgd.
         memory_map: a folder for a file of each table, which may then be larger than memory; the files are deleted.
+            null: tables stay in memory.
+
+    >>> import torch
+    >>> from dprec import Learner
+    >>> class Regression(Learner):
+    ...     def __init__(self, inputs, **options):
+    ...         super().__init__(**options)
+    ...         self.layer = torch.nn.Linear(inputs, 1)
+    ...     def losses(self, batch):  # (B, inputs + 1), the target last: one loss for each record
+    ...         return (self.layer(batch[:, :-1]).squeeze(1) - batch[:, -1]).square()
+    >>> Regression(inputs=2, learning_rate=0.01, optimizer="sgd").losses(torch.ones(5, 3)).shape
+    torch.Size([5])
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
