@@ -26,8 +26,19 @@ AHEAD = 1 << 62  # the noise of releases follows from no training step's number
 class Release:
     """One sum over all users, or those of one period, and the part of the run's budget it may take.
 
+    A model or strategy returns what it will ask for from `releases`, so that the plan pays for it before data is read.
     Shares are parts of 1/σ²: releases with shares that add up to 1 spend the whole budget and leave nothing for
     training. Those of different periods do not add up.
+
+    Args:
+        what: the name of the sum in the ledger and in reports.
+        share: part of the run's budget, above 0 and at most 1.
+        period: the number of the period whose users are in the sum. None: all users.
+        drawn: above 0: no sum is shown, but so many places are drawn by how many users name them (`ExactSums.select`).
+
+    >>> from dprec.sparsity import Release
+    >>> Release("item frequencies", share=0.05)
+    Release(what='item frequencies', share=0.05, period=None, drawn=0)
     """
 
     what: str

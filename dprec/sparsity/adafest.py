@@ -17,9 +17,10 @@ from dprec_kernels.contribution_map import contribution_map
 class AdaFEST(RowChoice):
     """Lets those rows change whose noisy count of users in the batch reaches a threshold.
 
-    Each user's rows count 1, scaled down to norm `max_contribution` over all tables together, and every row of every
-    table gets noise. Rows that nobody touched may so be chosen, and get noise alone. The rows that are not chosen keep
-    their values and leave a user's gradient before its norm is taken.
+    Use it for large tables of which each step reads few rows, and where the important rows drift. Each user's rows
+    count 1, scaled down to norm `max_contribution` over all tables together, and every row of every table gets noise.
+    Rows that nobody touched may so be chosen, and get noise alone. The rows that are not chosen keep their values and
+    leave a user's gradient before its norm is taken.
 
     Behind other strategies it chooses among what they left: behind `FEST` that is AdaFEST+.
 
@@ -28,6 +29,11 @@ class AdaFEST(RowChoice):
         noise_ratio: noise multiplier of the counts per noise multiplier of the gradients.
         max_contribution: the most one user may add to the counts, in L2 norm.
         options: those of `Strategy`.
+
+    >>> from dprec import Privacy
+    >>> from dprec.sparsity import FEST, AdaFEST
+    >>> privacy = Privacy(epsilon=3, sparsity=AdaFEST(threshold=2.0, tables="embedding.*"))
+    >>> plus = Privacy(epsilon=3, sparsity=[FEST(keep=1000), AdaFEST(threshold=2.0)])  # AdaFEST+
     """
 
     def __init__(
@@ -72,8 +78,9 @@ class AdaFEST(RowChoice):
 class ExponentialSelection(RowChoice):
     """Lets `keep` rows change in each step, drawn with a preference for large gradients.
 
-    A row is worth the norm of the sum of the users' gradients there, each user's clipped to norm `max_norm` over all
-    tables together. Drawing `keep` rows one after the other by the exponential mechanism is adding Gumbel noise once.
+    It is here to compare `AdaFEST` with. A row is worth the norm of the sum of the users' gradients there, each user's
+    clipped to norm `max_norm` over all tables together. Drawing `keep` rows one after the other by the exponential
+    mechanism is adding Gumbel noise once.
 
     A draw with pure ε is no worse than a Gaussian whose sensitivity is μ = -2 Φ⁻¹(1 / (1 + e^ε)) standard deviations,
     so `keep` draws cost √keep · μ, in the same units as the noise of gradients.
@@ -84,6 +91,10 @@ class ExponentialSelection(RowChoice):
         max_norm: to which a user's gradient is clipped before rows are compared. Its unit cancels out where every
             gradient is longer.
         options: those of `Strategy`.
+
+    >>> from dprec.sparsity import ExponentialSelection
+    >>> round(ExponentialSelection(keep=100).epsilon_of_a_draw(sigma=1.0), 4)
+    0.0798
     """
 
     def __init__(self, keep: int = 1_000, noise_ratio: float = 1.0, max_norm: float = 1.0, **options: Any) -> None:

@@ -14,9 +14,18 @@ from dprec_kernels.dense_noise import dense_noise
 class EANA(RowChoice):
     """Adds a step's noise to rows with a gradient alone: as fast as training without privacy, and not private.
 
-    Which rows have moved tells what was in the batch: a row still at its start was in nobody's history, and a row
-    that a single user touches gives that user away. There is no ε for it; `privacy.noise_multiplier` says how much
-    noise there is.
+    Use it only to compare with. Which rows have moved tells what was in the batch: a row still at its start was in
+    nobody's history, and a row that a single user touches gives that user away. There is no ε for it;
+    `privacy.noise_multiplier` says how much noise there is.
+
+    Args:
+        tables: names of the tables it rules over, with * and ? as in file names; all embeddings by default.
+        least_rows: smaller tables are left to dense noise.
+
+    >>> from dprec import Privacy
+    >>> from dprec.sparsity import EANA
+    >>> Privacy(noise_multiplier=1.0, sparsity=EANA()).spent_at_most
+    inf
     """
 
     broken: ClassVar[str | None] = "EANA adds noise to touched rows only, so which rows moved shows what users did"
@@ -30,6 +39,14 @@ class Dense(NoiseSchedule):
 
     Neither gradient nor noise is ever as large as the table, which saves two thirds of the memory and much of the time.
     It needs SGD, without momentum: the step of a row is taken where its noise is drawn.
+
+    Args:
+        tables: names of the tables it rules over, with * and ? as in file names; all embeddings by default.
+        least_rows: smaller tables are left as they are without a strategy.
+
+    >>> from dprec import Privacy
+    >>> from dprec.sparsity import Dense
+    >>> privacy = Privacy(epsilon=3, sparsity=Dense(least_rows=10_000))
     """
 
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:

@@ -19,17 +19,17 @@ from dprec_kernels.ordering import is_among
 class FEST(RowChoice):
     """Trains the rows that most users look up, and leaves all others as they are.
 
-    How many users look up a row is taken from a noisy sum, in which each user's rows have norm 1 together. Its share of
-    the budget is on record before the data is looked at. Or the counts are public: `public_counts` names a CSV file
-    with columns table, row and count.
+    Use it where the same rows stay important over time. How many users look up a row is taken from a noisy sum, in
+    which each user's rows have norm 1 together. Its share of the budget is on record before the data is looked at. Or
+    the counts are public: `public_counts` names a CSV file with columns table, row and count.
 
     Where training goes period by period, rows can be chosen anew at the start of each: from the sum of the noisy counts
     of all periods so far. A user is in the counts of one period.
 
     `selection: gumbel` is Algorithm 2 of the paper (Ghazi et al. 2023): of each table the same number of rows, those
     with the largest counts under Gumbel noise. There a user's rows count 1 each. As printed it is said to cost its ε;
-    `keep` draws with ε each cost `keep` times ε, or as a Gaussian what `dprec.accounting.release` says. Here the
-    share of the budget decides that Gaussian, which the ledger has, and so the ε of each draw.
+    `keep` draws with ε each cost `keep` times ε, or as a Gaussian what `dprec.accounting.release` says. Here the share
+    of the budget decides that Gaussian, which the ledger has, and so the ε of each draw.
 
     Args:
         keep: how many rows are trained, over all tables.
@@ -37,8 +37,15 @@ class FEST(RowChoice):
         selection: gaussian, or gumbel for the paper's own.
         counts: of all users before training; of the first period; or running, from period to period.
         per_table: keep equally many rows of each table, as far as it has them, and not the largest counts of all.
-        public_counts: where the counts come from, if not from the data.
+        public_counts: where the counts come from, if not from the data. None: from the data.
         options: those of `Strategy`.
+
+    >>> from dprec import Privacy
+    >>> from dprec.sparsity import FEST
+    >>> strategy = FEST(keep=1000, share=0.05)
+    >>> [(release.what, release.share) for release in strategy.releases()]  # paid for before training
+    [('row counts of *', 0.05)]
+    >>> privacy = Privacy(epsilon=3, sparsity=strategy)
     """
 
     def __init__(

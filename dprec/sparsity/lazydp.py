@@ -29,11 +29,14 @@ LEAST_UNITS = 16  # that one user's share moves a table in a step, if float32 is
 class LazyDP(NoiseSchedule):
     """DP-SGD exactly, but a row gets the noise of the steps it was not read in when it is next read.
 
-    The noise of many steps is drawn at once, from the distribution of their sum: exact for any schedule of the
-    learning rate, with weight decay and with momentum. Everything that shows weights, a checkpoint, an evaluation, a
-    prediction, settles all rows first; a parameter that is read as it lies in memory between two steps may still owe
-    noise, and is not private. A process that was forked from the one that trains is refused all of it while rows owe
-    noise: each would pay the same debt with draws of its own.
+    Use it for large tables that are trained by SGD: the model has the distribution of DP-SGD's, and a step costs time
+    for the rows that it reads alone. The noise of many steps is drawn at once, from the distribution of their sum:
+    exact for any schedule of the learning rate, with weight decay and with momentum.
+
+    Everything that shows weights, a checkpoint, an evaluation, a prediction, settles all rows first; a parameter that
+    is read as it lies in memory between two steps may still owe noise, and is not private. A process that was forked
+    from the one that trains is refused all of it while rows owe noise: each would pay the same debt with draws of its
+    own.
 
     A row is rounded twice for each time it is read: for the noise that it owed, and for the gradient and noise of that
     step. Each moves a weight by at most half of what float32 distinguishes there, which must be little beside a step's
@@ -45,6 +48,10 @@ class LazyDP(NoiseSchedule):
     Args:
         aggregate: draw the noise of many steps at once; otherwise replay it step by step, to show that it is the same.
         options: those of `Strategy`.
+
+    >>> from dprec import Privacy
+    >>> from dprec.sparsity import LazyDP
+    >>> privacy = Privacy(epsilon=3, sparsity=LazyDP(least_rows=10_000))  # smaller tables get dense noise
     """
 
     def __init__(self, aggregate: bool = True, **options: Any) -> None:

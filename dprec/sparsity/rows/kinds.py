@@ -27,11 +27,16 @@ from dprec.sparsity.rows.tables import RowSpace, Table
 class Strategy:
     """The base of both kinds: `RowChoice` says which rows may change, `NoiseSchedule` when rows get their noise.
 
-    Tensors that a strategy keeps or returns live on the device of its tables, `space.device`.
+    A strategy of your own subclasses one of the two. Tensors that it keeps or returns live on the device of its tables,
+    `space.device`.
 
     Args:
         tables: names of the tables it rules over, with * and ? as in file names; all embeddings by default.
         least_rows: smaller tables are left to dense noise.
+
+    >>> from dprec.sparsity import EANA
+    >>> EANA("embedding.*", least_rows=100).settings()
+    {'strategy': 'EANA', 'least_rows': 100, 'tables': ['embedding.*']}
     """
 
     broken: ClassVar[str | None] = None  # why what it trains is not private
@@ -91,7 +96,25 @@ def _arguments(cls: type) -> list[str]:
 
 @dataclass(frozen=True)
 class BatchRows:
-    """What the users of one batch do to the rows of a strategy's tables. Private."""
+    """What the users of one batch do to the rows of a strategy's tables: the input of `RowChoice.choose`. Private.
+
+    Attributes:
+        users: how many users the batch has.
+        user: (n,) the user of each distinct pair of a user and a row.
+        row: (n,) the row that this user reads, in the strategy's space, none of `shared` and no padding.
+        shared: rows that change whoever is drawn, ascending: what the model declares in `shared_rows`.
+        summed: given the most that one user may add, over all tables, returns the rows (m,) of the sum of the users'
+            gradients, ascending, and the norm of each (m,).
+        rounding: how much further than that most one user may move a sum of the step, in parts of it.
+        host: the same on the host, where it is known there and the tables are on a GPU.
+
+    >>> import torch
+    >>> from dprec.sparsity import BatchRows
+    >>> batch = BatchRows(2, user=torch.tensor([0, 0, 1]), row=torch.tensor([4, 7, 4]), shared=torch.tensor([1]),
+    ...                   summed=lambda most: (torch.tensor([4, 7]), torch.tensor([0.3, 0.1])))
+    >>> batch.row.bincount(minlength=9).tolist()  # how many users read each row
+    [0, 0, 0, 0, 2, 0, 0, 1, 0]
+    """
 
     users: int
     user: Tensor  # (n,) distinct pairs of a user
@@ -123,6 +146,19 @@ class RowChoice(Strategy, ABC):
     """Says which rows may change in a step. A subclass writes `choose`, and what its choice costs.
 
     Where several name a table, each chooses among what the ones before it left.
+
+    Args:
+        tables: names of the tables it rules over, with * and ? as in file names; all embeddings by default.
+        least_rows: smaller tables are left to dense noise.
+
+    >>> import torch
+    >>> from dprec.sparsity import RowChoice
+    >>> class FirstRows(RowChoice):  # without a look at the data, so it costs nothing
+    ...     def choose(self, batch, among):
+    ...         first = torch.arange(min(1000, self.space.size), device=self.space.device)
+    ...         return first if among is None else among[torch.isin(among, first)]
+    >>> FirstRows(tables="embedding.weight").noise_ratio
+    inf
     """
 
     noise_ratio: float = math.inf
@@ -155,7 +191,17 @@ class RowChoice(Strategy, ABC):
 
 @dataclass(frozen=True)
 class Rates:
-    """The settings of SGD in one step."""
+    """The settings of SGD in one step: the input of `NoiseSchedule.step`.
+
+    Attributes:
+        rate: the learning rate η.
+        decay: the weight decay λ.
+        momentum: μ.
+
+    >>> from dprec.sparsity import Rates
+    >>> Rates(rate=0.1)
+    Rates(rate=0.1, decay=0.0, momentum=0.0)
+    """
 
     rate: float  # η
     decay: float = 0.0  # λ
@@ -174,6 +220,21 @@ class NoiseSchedule(Strategy, ABC):
     """Takes the steps of its tables by itself, and gives every row its noise. A subclass writes `step`.
 
     One that leaves rows without noise after a step writes `read` and `settle` too. It rules its tables alone.
+
+    Args:
+        tables: names of the tables it rules over, with * and ? as in file names; all embeddings by default.
+        least_rows: smaller tables are left to dense noise.
+
+    >>> import torch
+    >>> from dprec.sparsity import NoiseSchedule
+    >>> class Plain(NoiseSchedule):  # as without a strategy, by SGD
+    ...     def step(self, table, rows, values, rates):
+    ...         weights = table.parameter.detach()
+    ...         change = torch.zeros_like(weights).index_add_(0, rows, values)
+    ...         self.noise.add_(change, self.std)
+    ...         weights.mul_(1 - rates.rate * rates.decay).sub_(rates.rate * change)
+    >>> Plain().owes
+    False
     """
 
     farthest: float = math.inf  # that one user's share moves a table at a rate of 1, once a run has begun

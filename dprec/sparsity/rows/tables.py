@@ -19,7 +19,20 @@ from dprec_kernels.tables import to_device
 
 @dataclass(frozen=True)
 class Table:
-    """A parameter that is read by id, row by row."""
+    """A parameter that is read by id, row by row.
+
+    Attributes:
+        name: of the parameter in the model, such as embedding.weight.
+        parameter: (rows, width) the weights.
+        padding: rows that stand for nothing and never change.
+
+    >>> import torch
+    >>> from dprec.sparsity import Table
+    >>> from torch import nn
+    >>> table = Table("embedding.weight", nn.Parameter(torch.zeros(5, 2)), padding=(0,))
+    >>> table.rows, table.nothing
+    (5, tensor([0]))
+    """
 
     name: str
     parameter: nn.Parameter
@@ -36,8 +49,15 @@ class Table:
 
 
 class RowSpace:
-    """The rows of some tables, numbered one after the other.
+    """The rows of some tables, numbered one after the other: how a strategy's `choose` names rows.
 
+    Args:
+        tables: in the order of their numbers.
+        device: where work on the rows happens. None: the device of the tables.
+
+    >>> import torch
+    >>> from dprec.sparsity import RowSpace, Table
+    >>> from torch import nn
     >>> space = RowSpace([Table("a", nn.Parameter(torch.zeros(3, 2))), Table("b", nn.Parameter(torch.zeros(4, 8)))])
     >>> space.size, space.flat("b", torch.tensor([0, 3])).tolist(), space.split(torch.tensor([1, 3, 6]))
     (7, [3, 6], {'a': tensor([1]), 'b': tensor([0, 3])})
