@@ -20,11 +20,12 @@ class PrivateALS(DescribedRecommender):
     """Factorises who met what, by users' and items' least squares in turns (DPALS, Chien et al. 2021).
 
     Noisy sums over all users give the items' vectors; a user's vector is solved from the user's history alone, whenever
-    it is needed. Training then fits only how vectors of users and items are compared, and a bias. It differs from the
-    paper in three ways: a user's vector at an event is solved from what came before it, recent items count more, and
-    all items share one Gram matrix unless `grams` is `item`.
+    it is needed. Training then fits only how vectors of users and items are compared, and a bias. Use it to compare
+    with models of sequences. It differs from the paper in three ways: a user's vector at an event is solved from what
+    came before it, recent items count more, and all items share one Gram matrix unless `grams` is `item`.
 
     Args:
+        items: number of item ids, the padding included. Comes from the data.
         top: how many of the most popular items it describes and recommends; the others follow by popularity.
         rank: width of the vectors.
         rounds: how often the items' vectors are solved; the rounds share `factor_share`.
@@ -32,10 +33,20 @@ class PrivateALS(DescribedRecommender):
         events: how many of a user's last events count in the sums.
         tilt: how much less a popular item counts than a rare one in what a user adds: its popularity to this power.
         grams: one Gram matrix `shared` by all items, with hardly any noise, or one for each `item`, as in the paper.
-        clear: items are described only if their noisy count is at least so many standard deviations of its noise;
-            0 describes `top` at any noise.
+        clear: items are described only if their noisy count is at least so many standard deviations of its noise; 0
+            describes `top` at any noise.
         frequency_share: part of the privacy budget for the items' popularity.
         factor_share: part for all rounds. Training has the rest.
+        options: arguments of `Recommender`.
+
+    >>> import torch
+    >>> from dprec import PrivateALS
+    >>> from dprec.data import SequenceBatch
+    >>> model = PrivateALS(items=20, top=10, rank=4, rounds=2)
+    >>> model.losses(SequenceBatch(history=torch.tensor([[5, 7]]), targets=torch.tensor([[7, 9]]))).shape
+    torch.Size([1])
+    >>> sum(release.share for release in model.releases)  # of the budget; training has the rest
+    0.8
     """
 
     described: FactorItems

@@ -24,31 +24,42 @@ class Spectral(DescribedRecommender):
     """Scores the most popular items by a trained mix of spectral item vectors of the recent history.
 
     It trains only the weights of a history's last items, the mix of their descriptions, and a bias: thousands of
-    numbers instead of millions.
+    numbers instead of millions. Compare private networks with it first (docs/results.md).
 
     Args:
+        items: number of item ids, the padding included. Comes from the data.
         top: how many of the most popular items it describes and recommends; the others follow by popularity.
         rank: the most eigenvectors that describe an item.
         window: the largest distance in a history at which two items count as seen together.
         decay: the factor by which a pair counts less for each step of distance.
         damping: power of an item's popularity that its pairs are divided by.
         recent: how many of the last items get a weight.
-        clear: items are described only if their noisy count is at least so many standard deviations of its noise;
-            0 describes `top` at any noise.
         frequency_share: part of the privacy budget for the items' popularity.
         pair_share: part for pairs of items seen together. Training has the rest.
         lead_share: part for the histories that lead to each item: an item is then ranked by how near a history is to
             those, in place of the vectors of the pairs. 0 leaves it out.
         shrink: of `lead_share`: how far what noise hides of an item is drawn to what its pairs let expect. 1 is best
             for one item, and for ranking at a small ε; 0.5 keeps items as different as they are, and more are shown.
+        clear: items are described only if their noisy count is at least so many standard deviations of its noise; 0
+            describes `top` at any noise.
+        noise_share: items are described only while at most this share of them is expected to be noise alone.
         step_share: of `lead_share`'s kind of ranking: part for which item comes right after which. Pairs that stand out
             then have their share of the chances after an item. 0 does not ask.
         more_share: part for a larger count of that, if the first stands out, and else for the histories.
         again_share: of `lead_share`'s kind of ranking: part for a second count of items, if the mean item has less than
             three times the noise of the first, and else for the histories.
-        noise_share: items are described only while at most this share of them is expected to be noise alone.
         repeat_share: part for how often users meet an item again, and how soon; items that a user met are then scored
             by it. 0 scores them as if they were new, which ranks them high: for rankings that leave them out.
+        options: arguments of `Recommender`.
+
+    >>> import torch
+    >>> from dprec import Spectral
+    >>> from dprec.data import SequenceBatch
+    >>> model = Spectral(items=20, top=10, rank=4)
+    >>> [(release.what, release.share) for release in model.releases]  # sums over all users, before training
+    [('item frequencies', 0.03), ('items met together', 0.82)]
+    >>> model.losses(SequenceBatch(history=torch.tensor([[5, 7]]), targets=torch.tensor([[7, 9]]))).shape
+    torch.Size([1])
     """
 
     described: SpectralItems
@@ -144,6 +155,7 @@ class SpectralFormer(Spectral):
     error as large as a vector. The error of all other weights is that of one gradient step.
 
     Args:
+        items: number of item ids, the padding included. Comes from the data.
         rank: width of items and hidden vectors; `heads` divides it.
         heads: attention heads.
         blocks: number of Transformer blocks.
@@ -151,7 +163,16 @@ class SpectralFormer(Spectral):
         dropout: share of activations dropped in training.
         activation: relu or gelu.
         error_scale: factor of all errors; 0 turns Re-Attention off.
+        frequency_share: part of the privacy budget for the items' popularity.
+        pair_share: part for pairs of items seen together. Training has the rest.
         options: arguments of `Spectral`.
+
+    >>> import torch
+    >>> from dprec import SpectralFormer
+    >>> from dprec.data import SequenceBatch
+    >>> model = SpectralFormer(items=20, top=10, rank=4)
+    >>> model.losses(SequenceBatch(history=torch.tensor([[5, 7]]), targets=torch.tensor([[7, 9]]))).shape
+    torch.Size([1])
     """
 
     def __init__(

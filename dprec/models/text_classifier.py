@@ -32,7 +32,8 @@ OWN_CODE = ("attn_implementation", "auto_map", "quantization_config", "experts_i
 class TextClassifier(Learner):
     """An encoder with a head for classes, trained by the cross-entropy of each record's label.
 
-    Dropout stays as the encoder has it. Weights that come from a folder or from the hub count as public.
+    Use it to fine-tune an encoder of `transformers` privately. Dropout stays as the encoder has it. Weights that come
+    from a folder or from the hub count as public. With `frozen` and `low_rank` fewer weights are trained and get noise.
 
     Args:
         vocabulary: rows of words. Comes from the data.
@@ -43,10 +44,20 @@ class TextClassifier(Learner):
             weights start at random: `model_type`, such as bert, roberta or distilbert, and its sizes. By default a BERT
             of one small layer.
         attention: how the encoder computes attention: sdpa or eager; by default as transformers chooses.
-        frozen: ends of names of parts that are not trained, such as word_embeddings.
+        frozen: ends of names of parts that are not trained, such as word_embeddings. By default all are.
         low_rank: rank of a low-rank update (LoRA) for ends of names of linear maps and tables, such as {query: 8,
-            value: 8}; their own weights are not trained.
+            value: 8}; their own weights are not trained. By default there are none.
         options: arguments of `Learner`.
+
+    >>> import torch
+    >>> from dprec import TextClassifier
+    >>> from dprec.data import TextBatch
+    >>> tiny = {"model_type": "bert", "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+    >>> model = TextClassifier(vocabulary=20, padding=0, classes=2, max_length=8, encoder=tiny, low_rank={"query": 2})
+    >>> ids = torch.tensor([[3, 9, 4], [5, 0, 0]])
+    >>> batch = TextBatch(ids, segments=torch.zeros_like(ids), mask=(ids != 0).long(), label=torch.tensor([1, 0]))
+    >>> model.losses(batch).shape
+    torch.Size([2])
     """
 
     from_data: ClassVar = {
