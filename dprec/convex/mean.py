@@ -15,7 +15,21 @@ from dprec.convex.release.regimes import choose, promise
 
 @dataclass(frozen=True)
 class PrivateMean:
-    """A released mean, the mechanism that released it, its cost and its guarantee."""
+    """What `private_mean` returns: the mean, the mechanism that released it, its cost and its guarantee.
+
+    Attributes:
+        value: (d,) the mean with noise.
+        mechanism: the name of the mechanism.
+        why: the reason for this mechanism, in a sentence.
+        ledger: the events that were paid for.
+        guarantee: the sentence that states what holds.
+
+    >>> import numpy as np
+    >>> from dprec.convex import private_mean
+    >>> mean = private_mean(np.eye(4), sparsity=1, epsilon=1.0, delta=1e-6)
+    >>> mean.value.shape, mean.ledger.epsilon(1e-6) <= 1.0
+    ((4,), True)
+    """
 
     value: np.ndarray  # (d,)
     mechanism: str

@@ -60,6 +60,13 @@ class BiasReducedSGD(Estimator):
         norm: the largest norm of a row; longer rows are scaled down.
         target_bound: the largest target of the squared loss.
         seed: makes draws and noise repeatable, and the result not private.
+
+    >>> import numpy as np
+    >>> from dprec.convex import BiasReducedSGD
+    >>> features, clicked = np.eye(4)[[0, 1, 2, 3] * 50], [1, 0, 0, 1] * 50
+    >>> model = BiasReducedSGD(epsilon=4.0, delta=1e-3, step_epsilon=1.0, max_steps=2).fit(features, clicked)
+    >>> model.coef_.shape, model.n_steps_ <= 2, "differential privacy per record" in model.guarantee_
+    ((4,), True, True)
     """
 
     def __init__(

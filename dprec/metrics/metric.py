@@ -23,12 +23,14 @@ class Metric(ABC):
     Nothing but sums is kept, so processes that have seen a part each are joined by `add_up`. The sums are made on the
     device of the first batch: a metric follows its model by itself.
 
+    >>> import torch
+    >>> from dprec.metrics import Metric
     >>> class Count(Metric):
-    ...     def __init__(self) -> None:
+    ...     def __init__(self):
     ...         self.sums = {"users": torch.zeros((), dtype=torch.int64)}
-    ...     def update(self, scores: Tensor) -> None:
+    ...     def update(self, scores):
     ...         self.on(scores.device)["users"] += len(scores)
-    ...     def compute(self) -> dict[str, Tensor]:
+    ...     def compute(self):
     ...         return {"users": self.sums["users"]}
     >>> count = Count()
     >>> count.update(torch.zeros(3)), count.update(torch.zeros(2)), int(count.compute()["users"])

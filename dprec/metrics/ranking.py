@@ -14,6 +14,14 @@ from dprec.metrics.metric import Metric
 def ndcg_at(ranks: Tensor, k: int = 10) -> Tensor:
     """NDCG@k: the sum of 1 / log2(rank + 2) over held-out items within the first k, divided by the best such sum.
 
+    Args:
+        ranks: (B,) the rank of each user's held-out item, 0 the best; or (B, K) of several, as `target_ranks` returns
+            them.
+        k: how many of the first items count.
+
+    >>> import torch
+    >>> from dprec.metrics import ndcg_at
+    >>> from dprec.metrics.ranking import NOWHERE
     >>> ndcg_at(torch.tensor([0, 2, 10]))
     tensor([1.0000, 0.5000, 0.0000], dtype=torch.float64)
     >>> ndcg_at(torch.tensor([[0, 1, 2], [0, 12, NOWHERE]])).round(decimals=4)
@@ -29,6 +37,13 @@ def ndcg_at(ranks: Tensor, k: int = 10) -> Tensor:
 def hit_at(ranks: Tensor, k: int = 10) -> Tensor:
     """HIT@k: 1 where a held-out item is among the first k, else 0.
 
+    Args:
+        ranks: (B,) the rank of each user's held-out item, 0 the best; or (B, K) of several, as `target_ranks` returns
+            them.
+        k: how many of the first items count.
+
+    >>> import torch
+    >>> from dprec.metrics import hit_at
     >>> hit_at(torch.tensor([0, 2, 10]))
     tensor([1., 1., 0.], dtype=torch.float64)
     """
@@ -38,6 +53,13 @@ def hit_at(ranks: Tensor, k: int = 10) -> Tensor:
 def precision_at(ranks: Tensor, k: int = 10) -> Tensor:
     """Precision@k: the share of the first k that is held out.
 
+    Args:
+        ranks: (B,) the rank of each user's held-out item, 0 the best; or (B, K) of several, as `target_ranks` returns
+            them.
+        k: how many of the first items count.
+
+    >>> import torch
+    >>> from dprec.metrics import precision_at
     >>> precision_at(torch.tensor([0, 2, 10]), k=5)
     tensor([0.2000, 0.2000, 0.0000], dtype=torch.float64)
     """
@@ -47,6 +69,14 @@ def precision_at(ranks: Tensor, k: int = 10) -> Tensor:
 def recall_at(ranks: Tensor, k: int = 10) -> Tensor:
     """Recall@k: the share of the user's held-out items that is among the first k, also where k is below their number.
 
+    Args:
+        ranks: (B,) the rank of each user's held-out item, 0 the best; or (B, K) of several, as `target_ranks` returns
+            them.
+        k: how many of the first items count.
+
+    >>> import torch
+    >>> from dprec.metrics import recall_at
+    >>> from dprec.metrics.ranking import NOWHERE
     >>> recall_at(torch.tensor([[0, 4, 12], [3, 20, NOWHERE]])).round(decimals=4)
     tensor([0.6667, 0.5000], dtype=torch.float64)
     """
@@ -57,6 +87,13 @@ def recall_at(ranks: Tensor, k: int = 10) -> Tensor:
 def mrr_at(ranks: Tensor, k: int = 10) -> Tensor:
     """MRR@k: 1 / place of the first held-out item, counted from 1, within the first k, else 0.
 
+    Args:
+        ranks: (B,) the rank of each user's held-out item, 0 the best; or (B, K) of several, as `target_ranks` returns
+            them.
+        k: how many of the first items count.
+
+    >>> import torch
+    >>> from dprec.metrics import mrr_at
     >>> mrr_at(torch.tensor([0, 3, 10]))
     tensor([1.0000, 0.2500, 0.0000], dtype=torch.float64)
     """
@@ -140,13 +177,19 @@ NOWHERE = 2**62  # the rank of a target that is only padding
 def target_ranks(scores: Tensor, target: Tensor, seen: Tensor | None = None) -> Tensor:
     """Rank of each user's target among all items, 0 the best: how many other items score at least as high.
 
-    Ties count against the model, so a constant score gets the last rank. Column 0 (padding) never competes. Items in
-    `seen` (padded with 0, repeats allowed) do not compete either, except the target.
+    Ties count against the model, so a constant score gets the last rank. Column 0 (padding) never competes.
 
-    Of a user with several targets (B, K), all different and padded with 0, the ranks are those of one list: ascending,
-    with ties against all targets, and `NOWHERE` for padding.
-    Raises UserError if a score in another column is NaN or infinite.
+    Of a user with several targets, the ranks are those of one list: ascending, with ties against all targets, and
+    `NOWHERE` for padding. Raises UserError if a score in another column is NaN or infinite.
 
+    Args:
+        scores: (B, items) a score for every item id.
+        target: (B,) the held-out item of each user; or (B, K) several, all different and padded with 0.
+        seen: (B, S) items that do not compete unless they are the target, padded with 0, repeats allowed. None: all
+            compete.
+
+    >>> import torch
+    >>> from dprec.metrics import target_ranks
     >>> scores = torch.tensor([[0.0, 0.9, 0.5, 0.7, 0.5]])
     >>> target_ranks(scores, target=torch.tensor([2]))
     tensor([3])
@@ -267,10 +310,16 @@ KINDS = ("coverage", "novelty")
 class ListMetrics(Metric):
     """Coverage and novelty of the first k items of all users, with seen items masked and of all items (`/all`).
 
-    Coverage is the share of the catalogue that is in anybody's first k. Novelty is the mean of -log2(share of the
-    training events) over all places of all lists: 1 bit more for items that are half as popular. Items without events
-    count as having one. The state is a count for each item, so several processes add up.
+    Coverage is the share of the catalogue that is in at least one user's first k. Novelty is the mean of -log2(share of
+    the training events) over all places of all lists: 1 bit more for items that are half as popular. Items without
+    events count as having one. The state is a count for each item, so several processes add up.
 
+    Args:
+        k: how many of the first items count.
+        popularity: (items,) training events of each item id, 0 for padding.
+
+    >>> import torch
+    >>> from dprec.metrics import ListMetrics
     >>> metrics = ListMetrics(k=1, popularity=torch.tensor([0, 4, 2, 2]))
     >>> metrics.update(torch.tensor([[0.0, 0.9, 0.5, 0.7], [0.0, 0.9, 0.5, 0.7]]), torch.tensor([[1], [0]]))
     >>> {name: round(float(value), 4) for name, value in metrics.compute().items()}

@@ -54,10 +54,16 @@ class SequenceBatch(Batch):
 
     Item ids start at 1; 0 is padding, on the right.
 
+    Attributes:
+        history: (B, T) int64: the items that a model reads, oldest first.
+        targets: (B, T) int64: the item that follows each position, 0 where there is none.
+        own_length: whether each row's own length decides how far it is padded.
+
     >>> import torch
-    >>> batch = SequenceBatch(torch.tensor([[3, 1, 0]]), torch.tensor([[1, 2, 0]]))
-    >>> len(batch)
-    1
+    >>> from dprec.data import SequenceBatch
+    >>> batch = SequenceBatch(history=torch.tensor([[3, 1, 0]]), targets=torch.tensor([[1, 2, 0]]))
+    >>> len(batch), batch.empty
+    (1, tensor([False]))
     """
 
     history: Tensor  # (B, T) int64
@@ -82,7 +88,19 @@ class ContextBatch(SequenceBatch):
 
 @dataclass
 class RankingBatch(Batch):
-    """Users' histories, and for each the held-out items to rank: one, or several."""
+    """Users' histories, and for each the held-out items to rank: one, or several. What `Recommender.scores` reads.
+
+    Attributes:
+        history: (B, T) int64: the most recent items, oldest first, right-padded with 0.
+        target: (B,) int64; or (B, K): each user's distinct items, the missing ones 0.
+        seen: (B, S) int64: every item the user saw before the target, padded with 0, repeats allowed.
+
+    >>> import torch
+    >>> from dprec.data import RankingBatch
+    >>> batch = RankingBatch(history=torch.tensor([[3, 1]]), target=torch.tensor([2]), seen=torch.tensor([[5, 3, 1]]))
+    >>> len(batch)
+    1
+    """
 
     history: Tensor  # (B, T) int64: the most recent items, right-padded with 0
     target: Tensor  # (B,) int64; or (B, K): each user's distinct items, the missing ones 0
@@ -100,7 +118,13 @@ class RankingInContext(RankingBatch):
 class ClickBatch(Batch):
     """Records of a click log; row i of every tensor belongs only to record i.
 
+    Attributes:
+        numbers: (B, D) float32: counts, 0 where missing; some logs have a few negative ones.
+        categories: (B, F, P) int64: the ids of each of F features, repeats allowed, -1 where a bag is shorter.
+        clicked: (B,) float32: 0 or 1.
+
     >>> import torch
+    >>> from dprec.data import ClickBatch
     >>> batch = ClickBatch(torch.tensor([[3.0], [0.0]]), torch.tensor([[[2]], [[0]]]), torch.tensor([1.0, 0.0]))
     >>> len(batch), batch.select([1]).clicked
     (2, tensor([0.]))
@@ -115,6 +139,15 @@ class ClickBatch(Batch):
 class TextBatch(Batch):
     """Texts, or pairs of texts, in tokens; row i of every tensor belongs only to record i. Padding is on the right.
 
+    Attributes:
+        ids: (B, T) int64: the tokens.
+        segments: (B, T) int64: 0, and 1 for the second text of a pair.
+        mask: (B, T) int64: 1 for tokens, 0 for padding.
+        label: (B,) int64: the class, from 0.
+        own_length: whether each row's own length decides how far it is padded.
+
+    >>> import torch
+    >>> from dprec.data import TextBatch
     >>> batch = TextBatch(*(torch.tensor([[1, 1], [1, 0]]),) * 3, torch.tensor([0, 1]))
     >>> len(batch), batch.select([1]).ids.tolist(), batch.select([1]).label.tolist()
     (2, [[1]], [1])
@@ -199,6 +232,18 @@ class PersonBatch(OfPeople):
 class PersonTextBatch(OfPeople):
     """People's texts; row i of every tensor belongs only to person i, whose records come first in it.
 
+    `PersonTextBatch.padded` makes one from a `TextBatch`; `records` gives back the texts, and `mean` a loss per person.
+
+    Attributes:
+        ids: (B, R, T) int64: the tokens of each of R records.
+        segments: (B, R, T) int64, as in `TextBatch`.
+        mask: (B, R, T) int64, as in `TextBatch`.
+        label: (B, R) int64: the class of each record.
+        present: (B, R) bool: where there is a record.
+        own_length: whether each person's own records decide how many places there are, and how long these are.
+
+    >>> import torch
+    >>> from dprec.data import PersonTextBatch, TextBatch
     >>> ones = torch.tensor([[1, 1], [1, 0], [1, 0]])
     >>> texts = TextBatch(ones, ones, ones, torch.tensor([1, 0, 1]))
     >>> batch = PersonTextBatch.padded(texts, torch.tensor([[True, True], [True, False]]), ids=9)

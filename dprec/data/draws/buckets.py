@@ -77,7 +77,13 @@ def pad_rows(rows: list[Tensor], value: float = 0, expected: float = 1000) -> Te
     For a collate function of your own, in place of `torch.nn.utils.rnn.pad_sequence`: a user's numbers are then the
     same, bit for bit, whoever else is in the batch. dprec's loaders hand a collate function rows of one bucket.
 
+    Args:
+        rows: a tensor for each user, whose first dimension is padded; the others are equal.
+        value: what fills the padding.
+        expected: expected users in a step, from which the list of lengths follows; few users have few lengths.
+
     >>> import torch
+    >>> from dprec import pad_rows
     >>> pad_rows([torch.tensor([4, 7]), torch.tensor([9])]).tolist()
     [[4, 7], [9, 0]]
     """

@@ -116,10 +116,18 @@ class UserBatches(Sampler[list[int]]):
 class PoissonBatches(UserBatches):
     """Every user is in every batch with probability `rate`, independently of all other users and steps.
 
-    So the size of a batch is random, and a batch may be empty. Without a seed each step takes a fresh 128-bit key
+    Use it as the `batch_sampler` of a DataLoader, or let `Privacy.loader` do so; the ledger reads the law of the draws
+    from it. The size of a batch is random, and a batch may be empty. Without a seed each step takes a fresh 128-bit key
     from the operating system. There is no state from which a draw could be predicted or repeated, even after a fork, a
     copy or a resume. With a seed the draw is a function of (seed, step): repeatable, and not private.
 
+    Args:
+        users: how many there are; they are numbered from 0.
+        expected_batch: users in a step, on average.
+        seed: makes the draws repeatable, and the run not private. None: the operating system's randomness.
+        unit: what is drawn as one, "user" or "record": the guarantee names it.
+
+    >>> from dprec.data import PoissonBatches
     >>> batches = PoissonBatches(users=1000, expected_batch=50)
     >>> batches.rate, len(batches), batches.steps(epochs=2), batches.seeded
     (0.05, 20, 40, False)
@@ -154,8 +162,15 @@ class ShuffledBatches(UserBatches):
     """Batches of exactly `batch` distinct users, dealt from a shuffled population.
 
     A shuffle gives `users // batch` batches; the remaining users wait for the next shuffle, so no user is twice in a
-    batch. This is not the sampling that privacy amplification assumes.
+    batch. This is not the sampling that privacy amplification assumes, so a private run with it needs more noise.
 
+    Args:
+        users: how many there are; they are numbered from 0.
+        batch: users in every step.
+        seed: makes the draws repeatable, and the run not private. None: the operating system's randomness.
+        unit: what is drawn as one, "user" or "record": the guarantee names it.
+
+    >>> from dprec.data import ShuffledBatches
     >>> [len(users) for users in ShuffledBatches(users=10, batch=4, seed=0)]
     [4, 4, 4]
     """

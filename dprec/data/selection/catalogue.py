@@ -19,6 +19,10 @@ from dprec.errors import UserError
 class Catalogue:
     """A fixed order of raw item ids; the item at position i has id i + 1, because 0 is padding.
 
+    Args:
+        ids: raw ids as they are in the log, each once. `Catalogue.read` takes them from a file.
+
+    >>> from dprec.data import Catalogue
     >>> films = Catalogue(["alien", "brazil", "casablanca"])
     >>> len(films), films.index("brazil"), films.raw(3), films.index("dune")
     (3, 2, 'casablanca', None)
