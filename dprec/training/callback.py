@@ -35,7 +35,7 @@ class Privacy(PrivateRun, Callback):
 
     Args:
         epsilon: the budget ε; training stops before a step that would pass it. None: ε is only reported.
-        delta: δ, the probability with which ε may fail to hold. None: 1 / users.
+        delta: δ of the guarantee. None: 1 / users.
         noise_multiplier: σ, noise per clipping norm. None: the smallest that keeps the whole run in the budget.
         clipping: auto-v (every user's gradient scaled to `max_norm`), auto-s or flat.
         max_norm: C, the most one user can add to the sum of gradients.
