@@ -64,6 +64,7 @@ def private_mean(
             or "auto": zero where its expected error is the smallest, otherwise projection.
         seed: makes the noise repeatable, and the result not private.
 
+    >>> from dprec.convex import private_mean
     >>> from scipy import sparse
     >>> clicks = sparse.csr_array(([1.0] * 5000, ([*range(5000)], [7] * 4000 + [3] * 1000)), shape=(5000, 10**5))
     >>> mean = private_mean(clicks, sparsity=1, epsilon=1.0, delta=1e-6)

@@ -41,6 +41,8 @@ class OutputPerturbation(Estimator):
         tolerance: the largest gradient at which the solver may stop, in units of L / n; the noise grows by as much.
         seed: makes the noise repeatable, and the result not private.
 
+    >>> import numpy as np
+    >>> from dprec.convex import OutputPerturbation
     >>> rng = np.random.default_rng(0)
     >>> features = np.eye(4)[rng.integers(4, size=20_000)]
     >>> clicked = rng.random(20_000) < features @ [0.9, 0.1, 0.5, 0.5]

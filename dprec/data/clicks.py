@@ -64,6 +64,7 @@ class Clicks(RecordData):
         synthetic_records: records of the synthetic data, training and test together.
         synthetic_drift: share of values of large features that swap their popularity each day in the synthetic data.
 
+    >>> from dprec import Clicks
     >>> data = Clicks(dataset="synthetic", synthetic_records=7000, table_scale=0.01, batch_size=100)
     >>> data.setup()
     >>> data.users, data.name, len(data.batches), len(data.periods()), len(next(iter(data.test_dataloader())))

@@ -88,6 +88,7 @@ class Sequences(SampledData):
         synthetic_users: users of the synthetic data.
         synthetic_items: items of the synthetic data.
 
+    >>> from dprec import Sequences
     >>> data = Sequences(dataset="synthetic", synthetic_users=50, synthetic_items=40, batch_size=10)
     >>> data.setup()
     >>> data.users, data.name, len(data.batches), len(next(iter(data.test_dataloader())).target)

@@ -64,6 +64,7 @@ class Texts(RecordData):
         synthetic_words: words of the generated texts; the class depends on rare ones.
         synthetic_seed: another one makes other texts, in which other words speak for a class.
 
+    >>> from dprec import Texts
     >>> data = Texts(dataset="synthetic", synthetic_records=1000, batch_size=50, words=500)
     >>> data.users, data.unit, data.sizes["classes"], data.name
     (899, 'record', 2, 'synthetic')

@@ -89,6 +89,8 @@ class ClickMetrics(Metric):
     1 part in 2^15 count as ties, a half each; otherwise the AUC is exact. If all records are clicked, or none, AUC and
     normalised entropy do not exist and are NaN. Raises UserError if a logit is NaN or infinite.
 
+    >>> import torch
+    >>> from dprec.metrics import ClickMetrics
     >>> metrics = ClickMetrics()
     >>> metrics.update(torch.tensor([2.0, 0.0, 0.0, -1.0]), torch.tensor([1.0, 1.0, 0.0, 0.0]))
     >>> {name: round(float(value), 4) for name, value in metrics.compute().items()}
@@ -145,6 +147,8 @@ class ClassMetrics(Metric):
 
     Classes of equal logits share a record, so a model that tells nothing is as good as a guess.
 
+    >>> import torch
+    >>> from dprec.metrics import ClassMetrics
     >>> metrics = ClassMetrics()
     >>> metrics.update(torch.tensor([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([0, 1]))
     >>> {name: round(float(value), 4) for name, value in metrics.compute().items()}

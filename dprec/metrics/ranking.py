@@ -120,6 +120,8 @@ class RankingMetrics(Metric):
     Several processes give the mean over all users, not the mean of their means.
     If the users are a sample, `standard_errors` has the standard errors of the means of all users.
 
+    >>> import torch
+    >>> from dprec.metrics import RankingMetrics
     >>> metrics = RankingMetrics(k=10)
     >>> metrics.update(torch.tensor([[0.0, 0.9, 0.5, 0.7]]), torch.tensor([2]), torch.tensor([[1, 3]]))
     >>> {name: float(value) for name, value in metrics.compute().items()}

@@ -24,7 +24,7 @@ class ClickModel(Learner):
     Losses, probabilities and metrics follow from the logits, for single records as for all records of a person.
 
     Args:
-        numbers: counts of a record. Comes from the data.
+        numbers: how many counts a record has. Comes from the data.
         vocabularies: number of ids of each categorical feature, which run from 0. Comes from the data.
         options: arguments of `Learner`.
 
@@ -152,7 +152,7 @@ class Logistic(ClickModel):
     """Logistic regression: one weight for each id and each count's logarithm. The baseline for networks.
 
     Args:
-        numbers: counts of a record. Comes from the data.
+        numbers: how many counts a record has. Comes from the data.
         vocabularies: number of ids of each categorical feature, which run from 0. Comes from the data.
         options: arguments of `Learner`.
 
@@ -185,7 +185,7 @@ class PCTR(ClickModel):
     The model of the AdaFEST paper for Criteo's logs. A feature of V ids gets a vector of width 2 V^¼, rounded down.
 
     Args:
-        numbers: counts of a record. Comes from the data.
+        numbers: how many counts a record has. Comes from the data.
         vocabularies: number of ids of each categorical feature, which run from 0. Comes from the data.
         hidden: widths of the network's layers, without the last one, which is 1.
         pooling: how a record's ids of one feature become one vector.
@@ -232,7 +232,7 @@ class DLRM(ClickModel):
     that vector and the inner product of every pair of vectors. `recipes/dlrm_dpsgd.yaml` has MLPerf's sizes.
 
     Args:
-        numbers: counts of a record. Comes from the data.
+        numbers: how many counts a record has. Comes from the data.
         vocabularies: number of ids of each categorical feature, which run from 0. Comes from the data.
         dim: width of every feature's vector.
         bottom: widths of the bottom network's layers, without the last one, which is `dim`.

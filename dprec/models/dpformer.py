@@ -23,6 +23,8 @@ from dprec.models.transformer import Transformer
 class DPFormer(Transformer):
     """A Transformer with Re-Attention, which subtracts from attention scores what noise adds to them.
 
+    Use it in place of `Transformer` in private training; docs/dpformer.md says what it gains.
+
     The noise of a private step has the standard deviation σC/B in every entry of the gradient. Only a few users
     contribute signal to a rare item's vector, but it gets all of the noise. So its effective error is σC/(B p), where p
     is the share of users whose training sequence, their last `max_length` items and the item after each, holds the

@@ -36,9 +36,9 @@ class TextClassifier(Learner):
     from a folder or from the hub count as public. With `frozen` and `low_rank` fewer weights are trained and get noise.
 
     Args:
-        vocabulary: rows of words. Comes from the data.
-        padding: the id of what is no token. Comes from the data.
-        classes: how many there are. Comes from the data.
+        vocabulary: number of token ids. Comes from the data.
+        padding: the id of the padding token. Comes from the data.
+        classes: number of classes. Comes from the data.
         max_length: the most tokens of a record. Comes from the data.
         encoder: a folder that `save_pretrained` of transformers wrote, or a name on its hub; or a configuration, whose
             weights start at random: `model_type`, such as bert, roberta or distilbert, and its sizes. By default a BERT

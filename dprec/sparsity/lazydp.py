@@ -29,8 +29,8 @@ LEAST_UNITS = 16  # that one user's share moves a table in a step, if float32 is
 class LazyDP(NoiseSchedule):
     """DP-SGD exactly, but a row gets the noise of the steps it was not read in when it is next read.
 
-    Use it for large tables that are trained by SGD: the model has the distribution of DP-SGD's, and a step costs time
-    for the rows that it reads alone. The noise of many steps is drawn at once, from the distribution of their sum:
+    Use it for large tables that are trained by SGD: the model has the distribution of DP-SGD's, and a step adds noise
+    only to the rows that it reads. The noise of many steps is drawn at once, from the distribution of their sum:
     exact for any schedule of the learning rate, with weight decay and with momentum.
 
     Everything that shows weights, a checkpoint, an evaluation, a prediction, settles all rows first; a parameter that

@@ -63,7 +63,9 @@ def private(
         loader: options of `dprec.training.loaders.private_loader`: max_users, tokens, collate_fn, num_workers, ...
         privacy: other arguments of `Privacy`: delta, noise_multiplier, clipping, max_norm, sparsity, verify, ...
 
-    >>> layer, users = nn.Linear(3, 1), torch.randn(50, 3)
+    >>> import torch
+    >>> from dprec import private
+    >>> layer, users = torch.nn.Linear(3, 1), torch.randn(50, 3)
     >>> training = private(layer, torch.optim.SGD(layer.parameters(), lr=0.1), users,
     ...                    losses=lambda x: layer(x).squeeze(1).square(), epsilon=4, expected_batch=10, epochs=2)
     >>> for batch in training:
