@@ -33,6 +33,7 @@ Losses = Callable[[nn.Module, Batch], Tensor]
 Public = tuple[nn.Module, Losses, Batch]  # a module, one loss per user of it and of a batch, and a batch
 Build = Callable[[int], Public]
 
+TIMED = (3_000, 50, 64)  # items, events of a user, and width of what has no default, where steps are timed
 COLUMNS = {"model": "model", "way": "way", "error": "error", "ratio": "private / plain"}
 ADAPTER = Path(__file__).parents[2] / "tests" / "elsewhere" / "models.py"
 
@@ -127,35 +128,35 @@ def covered(build: Build, users: int) -> Row:
 
 
 def ratio(build: Build, users: int, rounds: int) -> float:
-    """Return the time of a private step in parts of that of a plain one, of all users."""
+    """Return the time of a private step in parts of that of a plain one, of all users, without reading them."""
     plain, losses, batch = made(build, users)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.0)
     training = training_of(made(build, users), 1_000, noise_multiplier=1.0, verify=0.0)
-    steps = iter(training)
+    batches = iter(training)
 
     def plain_step() -> None:
         optimizer.zero_grad()
         losses(plain, batch).mean().backward()
         optimizer.step()
 
-    def private_step() -> None:
-        training.step(next(steps))
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(4):  # the first are checked in any case
-            private_step()
-        seconds = study.turns({"plain": plain_step, "private": private_step}, rounds)
+            training.step(next(batches))
+        seconds = study.turns({"plain": plain_step, "private": training.step}, rounds, {"private": batches})
     return min(seconds["private"]) / min(seconds["plain"])
 
 
-def adapter_of(file: Path, checkout: Path | None) -> Mapping[str, Build]:
+def adapter_of(file: Path, checkout: Path | None, sizes: tuple[int, int, int] | None = None) -> Mapping[str, Build]:
+    """Return what an adapter makes; it finds sizes as `SIZES`, and has small ones of its own."""
     if checkout is not None:
         sys.path.insert(0, str(checkout))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     adapter = importlib.util.module_from_spec(spec)
+    if sizes is not None:
+        adapter.SIZES = sizes  # type: ignore[attr-defined]
     spec.loader.exec_module(adapter)
     models: Mapping[str, Build] = adapter.MODELS
     return models
@@ -163,12 +164,13 @@ def adapter_of(file: Path, checkout: Path | None) -> Mapping[str, Build]:
 
 def measure(asked: Namespace) -> list[Row]:
     rows: list[Row] = []
+    timed = adapter_of(asked.adapter, asked.checkout, TIMED)
     for name, build in adapter_of(asked.adapter, asked.checkout).items():
         if asked.only and not any(part in name for part in asked.only):
             continue
         row: Row = {"model": name} | covered(build, FEW)
         if row["way"] != "refused" and not asked.quick:
-            row["ratio"] = round(ratio(build, asked.users, asked.rounds), 2)
+            row["ratio"] = round(ratio(timed[name], asked.users, asked.rounds), 2)
         rows.append(row)
     return rows
 

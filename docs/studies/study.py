@@ -123,24 +123,33 @@ def words(settings: Mapping[str, object]) -> list[str]:
     return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
 
-def turns(steps: Mapping[Any, Callable[[], object]], rounds: int) -> dict[Any, list[float]]:
+def turns(
+    steps: Mapping[Any, Callable[..., object]], rounds: int, batches: Mapping[Any, Iterator[Any]] | None = None
+) -> dict[Any, list[float]]:
     """Return for each system the processor's seconds of the faster of two steps in each round.
 
-    Systems take turns, so that whatever else the machine does hits all alike; the order of a round is drawn.
+    Systems take turns, so that whatever else the machine does hits all alike; the order of a round is drawn. A system
+    with batches is given one in each step; reading it is not timed.
     """
+    given = batches or {}
     seconds: dict[Any, list[float]] = {name: [] for name in steps}
     names, order = list(steps), np.random.default_rng(0)
-    for step in steps.values():
-        step()
+    for name, step in steps.items():
+        step(*_next(given.get(name)))
     for _ in range(rounds):
         for place in order.permutation(len(names)):
             taken = []
             for _ in range(2):
+                batch = _next(given.get(names[place]))
                 begin = time.process_time()
-                steps[names[place]]()
+                steps[names[place]](*batch)
                 taken.append(time.process_time() - begin)
             seconds[names[place]].append(min(taken))
     return seconds
+
+
+def _next(batches: Iterator[Any] | None) -> tuple[Any, ...]:
+    return () if batches is None else (next(batches),)
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, str], title: str = "") -> None:

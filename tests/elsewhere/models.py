@@ -22,7 +22,13 @@ Batch = Mapping[str, Tensor]
 Losses = Callable[[Any, Batch], Tensor]
 Build = Callable[[int], tuple[nn.Module, Losses, Batch]]
 MODELS: dict[str, Build] = {}
-ITEMS, LENGTH, DIM = 100, 12, 32
+TIMED = "SIZES" in globals()  # docs/studies/elsewhere.py sets these where it measures time
+ITEMS, LENGTH, DIM = globals()["SIZES"] if TIMED else (100, 12, 32)
+
+
+def width(own: int) -> int:
+    """Return a package's own width of embeddings where time is measured; small ones are enough to compare sums."""
+    return own if TIMED else DIM
 
 
 def ids(*shape: int, most: int = ITEMS) -> Tensor:
@@ -147,8 +153,9 @@ def recbole(kind: str, name: str, **settings: Any) -> Build:
     def build(users: int) -> Any:
         module = import_module(f"recbole.model.{kind}_recommender.{name.lower()}")
         config = RecBoleSettings(name)
-        config |= {"embedding_size": DIM, "hidden_size": DIM, "n_layers": 1, "MAX_ITEM_LIST_LENGTH": LENGTH}
-        config |= {"numerical_features": [], "device": torch.device("cpu"), **settings}
+        if not TIMED:
+            config |= {"embedding_size": DIM, "hidden_size": DIM, "n_layers": 1}
+        config |= {"MAX_ITEM_LIST_LENGTH": LENGTH, "numerical_features": [], "device": torch.device("cpu"), **settings}
         model = getattr(module, name)(config, RecBoleData())
         for part in list(model.modules()):
             for attribute, value in list(part._modules.items()):
@@ -205,15 +212,17 @@ def torchfm(module: str, name: str, *sizes: Any) -> Build:
 
 
 MODELS |= {
-    "pytorch-fm FM": torchfm("fm", "FactorizationMachineModel", DIM),
-    "pytorch-fm FFM": torchfm("ffm", "FieldAwareFactorizationMachineModel", DIM),
+    "pytorch-fm FM": torchfm("fm", "FactorizationMachineModel", width(16)),
+    "pytorch-fm FFM": torchfm("ffm", "FieldAwareFactorizationMachineModel", width(16)),
     "pytorch-fm LR": torchfm("lr", "LogisticRegressionModel"),
-    "pytorch-fm AFM": torchfm("afm", "AttentionalFactorizationMachineModel", DIM, 16, (0.0, 0.0)),
-    "pytorch-fm AutoInt": torchfm("afi", "AutomaticFeatureInteractionModel", DIM, 16, 2, 2, (32,), (0.0, 0.0, 0.0)),
-    "pytorch-fm AFN": torchfm("afn", "AdaptiveFactorizationNetwork", DIM, 16, (32,), (0.0, 0.0, 0.0)),
-    "pytorch-fm DCN": torchfm("dcn", "DeepCrossNetworkModel", DIM, 2, (32,), 0.0),
-    "pytorch-fm DeepFM": torchfm("dfm", "DeepFactorizationMachineModel", DIM, (32,), 0.0),
-    "pytorch-fm xDeepFM": torchfm("xdfm", "ExtremeDeepFactorizationMachineModel", DIM, (32,), 0.0, (16, 16)),
+    "pytorch-fm AFM": torchfm("afm", "AttentionalFactorizationMachineModel", width(16), 16, (0.0, 0.0)),
+    "pytorch-fm AutoInt": torchfm(
+        "afi", "AutomaticFeatureInteractionModel", width(16), 16, 2, 2, (32,), (0.0, 0.0, 0.0)
+    ),
+    "pytorch-fm AFN": torchfm("afn", "AdaptiveFactorizationNetwork", width(16), 16, (32,), (0.0, 0.0, 0.0)),
+    "pytorch-fm DCN": torchfm("dcn", "DeepCrossNetworkModel", width(16), 2, (32,), 0.0),
+    "pytorch-fm DeepFM": torchfm("dfm", "DeepFactorizationMachineModel", width(16), (32,), 0.0),
+    "pytorch-fm xDeepFM": torchfm("xdfm", "ExtremeDeepFactorizationMachineModel", width(16), (32,), 0.0, (16, 16)),
 }
 
 
@@ -221,14 +230,14 @@ def deepctr(module: str, name: str, **settings: Any) -> Build:
     def make() -> Any:
         from deepctr_torch.inputs import SparseFeat
 
-        columns = [SparseFeat(f"f{field}", ITEMS, DIM) for field in range(4)]
+        columns = [SparseFeat(f"f{field}", ITEMS, width(4)) for field in range(4)]
         kind = getattr(import_module(f"deepctr_torch.models.{module}"), name)
         return kind(*[columns] * (1 if name == "PNN" else 2), init_std=0.1, **settings)
 
     return clicks(make, lambda m, b: torch.logit(m(b["fields"].float()).clamp(1e-6, 1 - 1e-6)))
 
 
-DEEP = {"dnn_hidden_units": (32, 32)}
+DEEP = {} if TIMED else {"dnn_hidden_units": (32, 32)}
 for module, name in (
     ("deepfm", "DeepFM"), ("autoint", "AutoInt"), ("ccpm", "CCPM"), ("dcn", "DCN"), ("dcnmix", "DCNMix"),
     ("difm", "DIFM"), ("fibinet", "FiBiNET"), ("ifm", "IFM"), ("nfm", "NFM"), ("onn", "ONN"), ("pnn", "PNN"),
@@ -244,11 +253,11 @@ def deepctr_of_histories(module: str, name: str, **settings: Any) -> Build:
     def make() -> Any:
         from deepctr_torch.inputs import SparseFeat, VarLenSparseFeat
 
-        history = SparseFeat("hist_item", ITEMS, DIM, embedding_name="item")
-        columns = [SparseFeat("user", ITEMS, DIM), SparseFeat("item", ITEMS, DIM)]
+        history = SparseFeat("hist_item", ITEMS, width(4), embedding_name="item")
+        columns = [SparseFeat("user", ITEMS, width(4)), SparseFeat("item", ITEMS, width(4))]
         columns += [VarLenSparseFeat(history, maxlen=LENGTH, length_name="length")]
         kind = getattr(import_module(f"deepctr_torch.models.{module}"), name)
-        return kind(columns, ["item"], dnn_hidden_units=(32,), init_std=0.1, **settings)
+        return kind(columns, ["item"], init_std=0.1, **({} if TIMED else {"dnn_hidden_units": (32,)}), **settings)
 
     def logits(model: Any, batch: Batch) -> Tensor:
         length = (batch["history"] != 0).sum(1, keepdim=True)
@@ -280,11 +289,11 @@ def rechub(module: str, name: str, make: Callable[[Any, Any], nn.Module], losses
 
 
 def field(features: Any, name: str, shared: str | None = None) -> Any:
-    return features.SparseFeature(name, ITEMS, DIM, shared_with=shared)
+    return features.SparseFeature(name, ITEMS, width(16), shared_with=shared)
 
 
 def sequence(features: Any, name: str, pooling: str = "concat", shared: str | None = None) -> Any:
-    return features.SequenceFeature(name, ITEMS, DIM, pooling=pooling, shared_with=shared, padding_idx=0)
+    return features.SequenceFeature(name, ITEMS, width(16), pooling=pooling, shared_with=shared, padding_idx=0)
 
 
 def sampled(model: Any, batch: Batch) -> Tensor:
@@ -335,7 +344,7 @@ MODELS |= {
         of_pairs,
     ),
     "torch-rechub NARM": rechub(
-        "matching.narm", "NARM", lambda kind, f: kind(sequence(f, "seq"), DIM, 0.0, 0.0), of_all_items
+        "matching.narm", "NARM", lambda kind, f: kind(sequence(f, "seq"), width(16), 0.0, 0.0), of_all_items
     ),
     "torch-rechub STAMP": rechub(
         "matching.stamp", "STAMP", lambda kind, f: kind(sequence(f, "seq"), 0.05, 0.1), of_all_items
@@ -355,7 +364,7 @@ MODELS |= {
     "torch-rechub MIND": rechub(
         "matching.mind", "MIND", lambda kind, f: kind(**history_features(f), max_length=LENGTH), sampled
     ),
-    "torch-rechub AFM": rechub_ranking("AFM", "afm", lambda kind, f: kind(f, DIM)),
+    "torch-rechub AFM": rechub_ranking("AFM", "afm", lambda kind, f: kind(f, width(16))),
     "torch-rechub AutoInt": rechub_ranking("AutoInt", "autoint", lambda kind, f: kind(f, [])),
     "torch-rechub DeepFM": rechub_ranking("DeepFM", "deepfm", lambda kind, f: kind(f, f, {"dims": [32]})),
     "torch-rechub HSTU": rechub(
@@ -375,8 +384,9 @@ def transformers(name: str, **more: Any) -> Build:
     """Make a model of that name by its own configuration, with whatever of these sizes it knows."""
     sizes = {
         "vocab_size": ITEMS, "hidden_size": DIM, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0,
-        "intermediate_size": 48, "max_position_embeddings": 32, "d_model": DIM, "num_layers": 1, "num_heads": 2,
-        "num_key_value_heads": 1, "bos_token_id": 1, "eos_token_id": 2, "d_ff": 48, "d_kv": 16, "head_dim": 16,
+        "intermediate_size": 2 * DIM, "max_position_embeddings": LENGTH + 20, "d_model": DIM, "num_layers": 1,
+        "num_heads": 2, "num_key_value_heads": 1, "bos_token_id": 1, "eos_token_id": 2, "d_ff": 2 * DIM, "d_kv": 16,
+        "head_dim": 16,
     }  # fmt: skip
 
     def make() -> Any:
