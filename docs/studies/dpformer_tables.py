@@ -139,7 +139,8 @@ where all eight logs were measured. Empty cells were not measured. The last four
     python docs/studies/eight_logs.py invent logs
     python docs/studies/eight_logs.py train logs docs/measured/eight_logs.jsonl --recipes sequences --epsilons 1 5 10
 
-Cells of `sequences` are means of two runs or more, except ml-1m and sports at ε = 10; all others are single runs.
+Cells of `sequences` are means of three runs; two for Games, and for ml-1m and sports at ε = 1 and 5; one for these at
+ε = 10. All others are single runs.
 
 """
 TRIED = """\
