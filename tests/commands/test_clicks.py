@@ -124,7 +124,7 @@ def test_evaluate_gives_what_the_run_reported(run: Path, capsys: pytest.CaptureF
             "tune scores what recommenders rank, and PCTR is",
         ),
         (evaluate, "RUN --split validation", "held out no validation records"),
-        (fit, "RECIPE --model dprec.models.Transformer", "takes items and max_length from the data"),
+        (fit, "RECIPE --model dprec.models.Transformer", "takes items from the data"),
         (fit, "RECIPE --data dprec.data.Sequences --data.dataset synthetic", "takes numbers and vocabularies from"),
         (fit, "RECIPE --model.vocabularies [3]", "model.vocabularies comes from the data; set data.vocabularies"),
         (fit, "RECIPE --model.dim 3", "unknown key 'model.dim'"),

@@ -337,7 +337,7 @@ def test_items_vectors_solve_their_equations() -> None:
     assert np.allclose(found, truth / np.sqrt(np.square(truth).sum(1).mean()), rtol=0.02, atol=0.02)
 
 
-class UserGradients(ExactSums):
+class Recorded(ExactSums):
     """Answers with noise; asked about neighbouring data, it repeats its answers and measures what differs."""
 
     def __init__(self) -> None:
@@ -367,7 +367,7 @@ def test_no_sum_moves_by_more_than_one_with_a_user(grams: Any, length: int) -> N
     others = np.concatenate([whole.items[:start], whole.items[end:]])
     without = Histories.joined(np.r_[0, np.cumsum([6, 9, 14, 0, 7])], others)
     model = PrivateALS(8, top=5, rank=3, rounds=2, events=6, grams=grams, max_length=9)
-    sums = UserGradients()
+    sums = Recorded()
     model.prepare(Data(whole), sums)
     model.prepare(Data(without), sums)
     assert set(sums.apart) == set(model.releases)
