@@ -238,9 +238,14 @@ class Experiment:
 
     def _guarantee_so_far(self) -> dict[str, Any]:
         """The content of privacy.json and of a checkpoint about the guarantee so far."""
-        none = {"guarantee": self.guarantee, **self.spending(), "assumed_public": self.assumptions}
-        promise = none if self.privacy is None else self.privacy.promise(self.assumptions)
-        return promise | {"settings": self.settings.tree["privacy"]}
+        ledger = {} if self.privacy is None else self.privacy.ledger.state_dict()
+        return {
+            "guarantee": self.guarantee,
+            **self.spending(),
+            "settings": self.settings.tree["privacy"],
+            "assumed_public": self.assumptions,
+            **ledger,
+        }
 
 
 @contextmanager

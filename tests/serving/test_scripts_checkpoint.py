@@ -78,7 +78,7 @@ def test_recommends_under_its_own_guarantee(
 
 
 def test_clicks_are_predicted_for_dprec_fits_runs_alone(trainer: lightning.Trainer, tmp_path: Path) -> None:
-    data = Clicks("synthetic", batch_size=20)
+    data = Clicks("synthetic", synthetic_records=400, batch_size=20)
     data.setup()
     trainer.fit(PCTR(**data.sizes), data)
     trainer.save_checkpoint(tmp_path / "own.ckpt")

@@ -202,7 +202,7 @@ def heads_in_batch(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
 
 def one_head_in_batch(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
     """As gSASRec has it."""
-    places = torch.arange(x.shape[1]).unsqueeze(0).repeat(len(x), 1)
+    places = torch.arange(x.shape[1], device=x.device).unsqueeze(0).repeat(len(x), 1)
     x = x + m.places(places)[: len(x)]
     return m.mix(torch.cat(torch.cat(x.chunk(1, 2), 0).chunk(1, 0), 2))
 
