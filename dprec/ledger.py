@@ -15,6 +15,7 @@ from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
 from dprec.errors import UserError
 from dprec.lightning import leave_out
+from dprec.run.saved.folder import RunFolder, write_private
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -35,7 +36,7 @@ class Spent:
 
     @classmethod
     def read(cls, run: str) -> Spent:
-        file = Path(run) / "privacy.json"
+        file = RunFolder(Path(run)).privacy
         try:
             told = json.loads(file.read_text(encoding="utf-8"))
             ledger = Ledger()
@@ -131,7 +132,6 @@ def _draw(rows: list[tuple[str, str, float, float]], delta: float, file: Path) -
 
     from dprec.reporting.charts import line_chart
     from dprec.reporting.html import page, table
-    from dprec.run.saved.folder import write_private
 
     curve = [(0.0, 0.0), *((float(number), row[-1]) for number, row in enumerate(rows, start=1))]
     cells = [[escape(run), day, round_up(alone), round_up(together)] for run, day, alone, together in rows]
