@@ -7,7 +7,9 @@ import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Ledger, round_up
@@ -16,10 +18,6 @@ from dprec.cli.command import Command, print_json
 from dprec.errors import UserError
 from dprec.lightning import leave_out
 from dprec.run.saved.folder import RunFolder, write_private
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-    from rich.console import Console
 
 MANY = 10_000  # runs that a ceiling may still allow
 

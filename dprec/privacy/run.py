@@ -149,10 +149,14 @@ class PrivateRun:
             self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions, told, rounded
         )
 
+    @property
+    def spending(self) -> dict[str, float]:
+        """ε of everything recorded so far, δ and σ."""
+        return {"epsilon": self.spent, "delta": self.delta, "noise_multiplier": self.sigma}
+
     def promise(self, assumptions: Sequence[str] = ()) -> dict[str, Any]:
         """Return the guarantee in words and in numbers, with the ledger it follows from."""
-        numbers = {"epsilon": self.spent, "delta": self.delta, "noise_multiplier": self.sigma}
-        told = {"guarantee": self.guarantee(assumptions), **numbers, "assumed_public": [*assumptions]}
+        told = {"guarantee": self.guarantee(assumptions), **self.spending, "assumed_public": [*assumptions]}
         return told | self.ledger.state_dict()
 
     def state_dict(self) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def spending(privacy: Privacy | None) -> dict[str, Any]:
     """ε spent so far, δ and σ; null in each for a run without privacy."""
     if privacy is None:
         return {"epsilon": None, "delta": None, "noise_multiplier": None}
-    return {"epsilon": privacy.spent, "delta": privacy.delta, "noise_multiplier": privacy.sigma}
+    return privacy.spending
 
 
 def sparsity(privacy: Privacy | None) -> dict[str, Any]:
