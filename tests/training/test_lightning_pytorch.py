@@ -94,6 +94,7 @@ def test_a_recipe_may_name_callbacks_of_either_package(tmp_path: Path) -> None:
         "  - class_path: lightning.pytorch.callbacks.LearningRateMonitor\n"
     )
     words = [str(recipe), "--trainer.logger", "lightning.pytorch.loggers.CSVLogger"]
+    words += ["--trainer.logger.save_dir", str(tmp_path)]
     tree = parse(CommandLine.read(words)).tree["trainer"]
     assert tree["callbacks"][0]["class_path"] == "pytorch_lightning.callbacks.LearningRateMonitor"
     assert tree["logger"]["class_path"] == "pytorch_lightning.loggers.CSVLogger"
