@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -9,9 +8,6 @@ import pytest
 
 from dprec.audit import main as audit
 from dprec.auditing.planted import Marked
-from dprec.auditing.systems import asked_systems
-from dprec.cli.arguments import CommandLine
-from dprec.errors import Breach, UserError
 from dprec.verify import self_check
 from tests.auditing.support import noise_times
 from tests.commands.support import ROOT, refused, strict
@@ -57,18 +53,6 @@ def test_the_result_says_how_to_repeat_it(audited: Path) -> None:
     }  # fmt: skip
     assert report["asked"][1] == {"system": "loud", "overrides": {"privacy.max_norm": "3"}}
     assert (audited / "exposure.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_what_is_measured_is_not_measured_again(
-    audited: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = [str(recipe), *SMALL, "--beside", "loud = --privacy.max_norm 3"]
-    before = strict(audited / "audit.json")
-    assert audit([*asked, "--out", str(audited)]) == 0
-    assert capsys.readouterr().out.count("measured before") == 3
-    assert strict(audited / "audit.json") == before
-    assert audit([str(recipe), *SMALL, "--out", str(audited)]) == 2
-    assert "holds an audit with other settings" in capsys.readouterr().err
 
 
 def test_an_audit_that_was_stopped_goes_on(
@@ -127,27 +111,6 @@ def test_click_models_have_no_histories_to_plant(here: Path, capsys: pytest.Capt
     assert "give the audit a recipe of a recommender" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("recipe", "noises"),
-    [("movielens_transformer", ["DP-SGD 0.01", "DP-SGD 0.001"]), ("movielens_dpformer", [])],
-)
-def test_noise_without_a_budget_goes_with_models_that_take_no_share_of_one(recipe: str, noises: list[str]) -> None:
-    line = CommandLine.read([str(ROOT / "recipes" / f"{recipe}.yaml")], audit.parser())
-    assert [system.name for system in asked_systems(line)] == ["no privacy", *noises, "epsilon 8"]
-
-
-def test_strategies_stand_beside_plain_noise_with_the_same_multipliers() -> None:
-    words = ["movielens_transformer", "--noise", "0.1,1", "--strategies", "EANA,LazyDP"]
-    line = CommandLine.read(words, audit.parser())
-    systems = asked_systems(line)
-    named = ["no privacy", "DP-SGD 0.1", "DP-SGD 1", "EANA 0.1", "EANA 1", "LazyDP 0.1", "LazyDP 1", "epsilon 8"]
-    assert [system.name for system in systems] == named
-    assert dict(systems[5].overrides) == {
-        "privacy.epsilon": "null", "privacy.noise_multiplier": "0.1",
-        "privacy.sparsity": '{"class_path": "dprec.sparsity.LazyDP"}',
-    }  # fmt: skip
-
-
 def test_every_strategy_is_audited_in_one_command_and_eana_promises_nothing(recipe: Path, tmp_path: Path) -> None:
     sparse = ["--strategies", "EANA,LazyDP,AdaFEST", "--model.optimizer", "sgd", "--model.weight_decay", "0"]
     small = [*SMALL[:-2], "--noise", "0.5", "--canaries", "1", "--trainer.max_steps", "3"]
@@ -165,21 +128,3 @@ def test_every_strategy_is_audited_in_one_command_and_eana_promises_nothing(reci
             rows[name]["gauges"]["noise"]["promised"], rel=0.3
         )
     assert rows["AdaFEST 0.5"]["gauges"]["noise"]["promised"] == pytest.approx(0.5 * 1.25**0.5)  # σ₁ = 2 σ₂
-
-
-def test_the_guide_and_the_help_name_the_exit_codes() -> None:
-    guide = " ".join((Path(__file__).parents[2] / "docs" / "audit.md").read_text().split())
-    said = re.search(r"\*\*Exit code\.\*\* 0: .*? (\d), with lines `BREACH`: .*? (\d): the command", guide)
-    assert said is not None
-    assert said.groups() == (str(Breach.exit_code), str(UserError.exit_code))
-    assert f"If a guarantee is not kept, the exit code is {Breach.exit_code}." in " ".join(
-        (audit.do.__doc__ or "").split()
-    )
-
-
-def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert audit(["--help"]) == 0
-    shown = capsys.readouterr().out
-    names = "canaries each length references coins seed_of_canaries noise strategies beside minutes"
-    for option in names.split():
-        assert f"--{option} " in shown

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -14,18 +12,16 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
 
 from dprec.bench import main as bench
 from dprec.benchmarks import lazydp, peers
-from dprec.benchmarks.phantom import SHAPES, SMALL
+from dprec.benchmarks.phantom import SMALL
 from dprec.benchmarks.systems import DprecPrivate, PlainTransformer
-from dprec.benchmarks.table_steps import LongRunning, LookUps, Pooled, Step
+from dprec.benchmarks.table_steps import LookUps, Pooled, Step
 from dprec.benchmarks.timing import Row
 from dprec.data import SequenceBatch
 from dprec.models import Transformer
 from dprec.models.clicks import FeatureTables
-from dprec.sparsity import LazyDP
 from tests.commands.support import strict
 
 pytestmark = pytest.mark.full
@@ -112,18 +108,6 @@ def test_the_plain_model_is_the_same_model(tied: bool) -> None:
     assert torch.allclose(plain(batch.history, batch.targets), model.losses(batch), atol=1e-6)
 
 
-def test_the_shapes_are_those_of_the_data() -> None:
-    movielens, games = (shape.lengths() for shape in SHAPES)
-    assert (games.min(), games.max()) == (2, pytest.approx(40, abs=10))
-    assert 6 < games.mean() < 9
-    assert movielens.max() == 200
-    assert 100 < movielens.mean() < 120
-    for shape in SHAPES:
-        parts = shape.micro_batches()
-        assert sum(map(len, parts)) == shape.users
-        assert sum(int((part.targets != 0).sum()) for part in parts) == shape.lengths().sum()
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -162,35 +146,6 @@ def test_every_system_has_a_row_in_every_case(tmp_path: Path) -> None:
     assert picture.stat().st_size > 5_000
 
 
-def test_some_sweeps_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [case.access for case in lazydp.cases(["access"], quick=False)] == list(lazydp.ACCESS)
-    assert len(lazydp.cases(lazydp.SWEEPS, quick=False)) == 3 + 2 + 3 + 3 + 3
-    assert bench(["lazydp", "--quick", "--sweeps", "sises"]) == 2
-    assert "--sweeps has 'sises': give some of sizes,batches,poolings,access,networks" in capsys.readouterr().err
-
-
-def killed_at_lazydp(case: lazydp.Case, system: str) -> Row:
-    """In place of a measurement that takes more memory than there is."""
-    if system == "LazyDP":
-        os.kill(os.getpid(), signal.SIGKILL)
-    found = {"rounds": 1, "ms_per_step": 2.0, "ratio_to_sgd": 1.5, "ratio_spread": [1.0, 2.0], "embedding_ms": 1.0}
-    return {**case.row, "system": system, "why_not": None, **found}
-
-
-def test_rows_outlive_a_process_that_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(lazydp, "measured", killed_at_lazydp)
-    monkeypatch.setattr(lazydp, "cases", lambda sweeps, quick: [lazydp.Case(4.0)])
-    seen = []
-    monkeypatch.setattr("dprec.benchmarks.timing.write_json", lambda rows, file: seen.append(len(rows)))
-    assert bench(["lazydp", "--json", str(tmp_path / "rows.json")]) == 0
-    assert seen == [1, 2, 3], "each row is written as it is measured"
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "its process was killed, most likely for its memory" in shown
-    assert "DP-SGD, fused" in shown
-
-
 @pytest.mark.interpreted
 def test_runs_to_its_end(tmp_path: Path) -> None:
     from dprec.benchmarks import gpu
@@ -222,27 +177,3 @@ def step(system: str) -> Step:
     torch.manual_seed(0)
     ids = [LOOK_UPS.ids] * LOOK_UPS.tables
     return Step(system, Pooled(FeatureTables(ids, [3] * LOOK_UPS.tables), ids), LOOK_UPS)
-
-
-def owed(strategy: LazyDP) -> Tensor:
-    """Return how many steps' noise each row of both tables owes, without padding."""
-    return torch.cat([lazy.now - lazy.settled[1:] for lazy in strategy._tables.values()]).double()
-
-
-def test_rows_wait_from_the_start_as_they_do_after_many_steps() -> None:
-    """After 150 steps of the real thing rows owe what they were made to owe before the first: its law stays."""
-    run = step("LazyDP")
-    run.fetch()
-    (strategy,) = run.rules.strategies
-    assert isinstance(strategy, LongRunning)
-    before = owed(strategy)
-    for lazy in strategy._tables.values():
-        lazy.settled.fill_(lazy.now)  # as at a start without a past
-    for _ in range(150):
-        run()
-        run.fetch()
-    after, often = owed(strategy), torch.arange(600) % 300 < 90
-    for rows in (often, ~often):
-        assert before[rows].mean() == pytest.approx(float(after[rows].mean()), rel=0.25, abs=0.2)
-        assert before[rows].quantile(0.9) == pytest.approx(float(after[rows].quantile(0.9)), rel=0.3, abs=1)
-    assert after[~often].mean() > 5 * after[often].mean()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld
 
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
-from dprec.plan import main as plan
 from dprec.recommend import main as recommend
 from dprec.tune import main as tune
 from tests.commands.support import answered, refused, strict
@@ -69,40 +67,6 @@ def test_the_guarantee_is_per_record_and_its_epsilon_that_of_dp_accounting(run: 
     assert report["epsilon"] == pytest.approx(accountant.get_epsilon(1 / TRAINING), abs=1e-2)
 
 
-def test_shuffled_records_have_a_sentence_of_their_own(clicks: Path, here: Path) -> None:
-    assert fit([str(clicks), "--data.sampling", "shuffle", "--trainer.max_steps", "1", "--out", "run"]) == 0
-    sentence = strict(here / "run/metrics.json")["guarantee"]
-    assert "leaving the place of one record empty" in sentence
-    assert f"shuffled batches of {BATCH} records" in sentence
-
-
-def test_what_is_shown(clicks: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit([str(clicks), "--privacy", "null", "--trainer.max_epochs", "2", "--data.validation", "true"]) == 0
-    shown = capsys.readouterr().out
-    assert "on validation records" in shown
-    assert "AUC 0." in shown
-    assert "ads: 500 records" in shown
-    assert "base rate" in shown
-    assert "opularity" not in shown
-
-
-@pytest.mark.parametrize(
-    ("metrics", "verdict"),
-    [
-        ("auc", r"AUC 0\.\d{4}, that of the base rate 0\.5000"),
-        ("normalised_entropy", r"normalised entropy \d\.\d{3} times that of the base rate"),
-        ("log_loss,auc", r"AUC 0\.\d{4}, log loss \d\.\d{3} times that of the base rate"),
-    ],
-)
-def test_the_verdict_is_by_the_metrics_asked_for(
-    metrics: str, verdict: str, clicks: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fit([str(clicks), "--metrics", metrics, "--privacy", "null", "--out", "few"]) == 0
-    assert re.search(f"^{verdict}(: no better than it)?$", capsys.readouterr().out, re.MULTILINE)
-    report = strict(Path("few/metrics.json"))
-    assert {name for name in report if name in ("auc", "log_loss", "normalised_entropy")} == set(metrics.split(","))
-
-
 def test_evaluate_gives_what_the_run_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = strict(run / "metrics.json")
     again = answered(capsys, evaluate, str(run))
@@ -140,12 +104,3 @@ def test_mistakes_cost_one_line(
         fit_and_die(4, [str(clicks), "--out", "parts", "--checkpoint_every", "2"])
     places = {"RECIPE": str(clicks), "RUN": str(run), "PARTS": "parts"}
     assert says in refused(capsys, command, [places.get(word, word) for word in line.split()])
-
-
-def test_a_plan_counts_records(clicks: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    for counted in ([], ["--users", str(TRAINING)]):
-        planned = answered(capsys, plan, str(clicks), *counted)
-        assert (planned["users"], planned["unit"], planned["items"]) == (TRAINING, "record", None)
-    assert plan([str(clicks)]) == 0
-    assert "600 records" in capsys.readouterr().out

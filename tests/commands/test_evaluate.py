@@ -8,9 +8,8 @@ import torch
 from dprec.data import Catalogue
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
-from dprec.plan import main as plan
 from dprec.run.saved.checkpoints import load_run
-from dprec.run.tasks.ranking import Ranking, popularity_places
+from dprec.run.tasks.ranking import Ranking
 from tests.commands.support import answered, strict
 
 
@@ -56,10 +55,6 @@ def test_validation_split(recipe: Path, here: Path, capsys: pytest.CaptureFixtur
     assert test["popularity_ndcg@10"] != validation["popularity_ndcg@10"]
 
 
-def test_popularity_has_no_ties() -> None:
-    assert popularity_places(torch.tensor([9.0, 1.0, 3.0, 3.0, 0.0])).tolist() == [-1, 2, 0, 1, 3]
-
-
 def test_a_recipe_says_what_is_reported(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = [str(recipe), "--privacy", "null", "--trainer.max_steps", "2", "--out", "run"]
     assert fit([*args, "--metrics", "recall@5, precision@5,hit@5"]) == 0
@@ -78,28 +73,6 @@ def test_a_recipe_says_what_is_reported(recipe: Path, here: Path, capsys: pytest
     assert {key for key in again if "recall" in key} == {
         f"{prefix}recall@20{which}" for prefix in ("", "popularity_") for which in ("", "/all")
     }
-
-
-@pytest.mark.full
-def test_a_sample_of_users_says_that_it_is_one(
-    trained: Path, recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its means lie within a few standard errors of those of all users, and both tables say who was ranked."""
-    monkeypatch.setenv("COLUMNS", "200")  # a narrow terminal breaks a table's heads
-    all_users = answered(capsys, evaluate, str(trained))
-    assert "standard_errors" not in all_users
-    some = answered(capsys, evaluate, str(trained), "--data.metrics_users", "40")
-    assert (some["evaluated_users"], some["held_out_users"]) == (40, 60)
-    assert set(some["standard_errors"]) == {key for key in all_users if "@" in key}
-    for name, error in some["standard_errors"].items():
-        assert abs(some[name] - all_users[name]) < 4 * error + 1e-9
-    assert evaluate([str(trained), "--data.metrics_users", "40"]) == 0
-    said = capsys.readouterr().out
-    assert "full ranking, 40 of 60 users" in said
-    assert " ± " in said
-    assert fit([str(recipe), "--data.metrics_users", "30", "--out", "run"]) == 0
-    assert "30 of 60 users" in capsys.readouterr().out
-    assert strict(here / "run/metrics.json")["evaluated_users"] == 30
 
 
 def test_lists_are_measured_beside_ranks(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,36 +96,3 @@ def test_recommendations_that_collapse_on_few_items_are_told(trained: Path, caps
     assert "the first 10 places of 22,363 users hold only 164 of 12,101 items" in warning
     assert Ranking().warning({"distinct_items": few | {"users": 100}}) is None
     assert Ranking().warning({"distinct_items": few | {"places": 1640}}) is None  # of users who have seen nearly all
-
-
-@pytest.mark.full
-def test_a_log_of_one_user_has_a_delta_that_promises_nothing_and_no_few_items_to_collapse_on(
-    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "one.csv").write_text("user,item,time\n" + "".join(f"u,film{n % 12},{n}\n" for n in range(40)))
-    args = [str(recipe), "--data.path", "one.csv", "--data.batch_size", "1", "--privacy", "{epsilon: 4}"]
-    assert fit([*args, "--out", "run"]) == 0
-    told = capsys.readouterr().out
-    says = "warning: δ = 0.5 is the chance that the guarantee fails for somebody, so it promises nothing: train on more"
-    assert says in told
-    assert "collapse" not in told
-    assert plan(args) == 0
-    assert says in capsys.readouterr().out
-    assert plan([str(recipe)]) == 0
-    assert "promises nothing" not in capsys.readouterr().out
-
-
-def test_the_command_warns_of_a_model_that_knows_one_item(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With one dimension there are two orders of items, so all users see one end of it or the other."""
-    rows = [f"u{user} item{(user * 7 + step) % 1000}" for user in range(1000) for step in range(8)]
-    (here / "log.txt").write_text("\n".join(rows))
-    settings = "data: {dataset: file, path: log.txt, batch_size: 100}\nmodel: {dim: 1}\ntrainer: {max_steps: 1}\n"
-    (here / "r.yaml").write_text(settings)
-    assert fit(["r.yaml", "--out", "run"]) == 0
-    told = capsys.readouterr().out
-    report = strict(here / "run/metrics.json")["distinct_items"]
-    assert report["found"] < 100
-    assert f"hold only {report['found']} of {report['of']:,} items, so recommendations collapse on few" in told
-    assert told.splitlines()[-2:] == ["run folder: run", "report: run/report.html"]
-    assert evaluate(["run"]) == 0
-    assert "recommendations collapse on few" in capsys.readouterr().out

@@ -13,7 +13,6 @@ import yaml
 
 from dprec.data import Sequences
 from dprec.fit import main as fit
-from dprec.run import console, trainer
 from dprec.run.saved.checkpoints import read_checkpoint
 from dprec.run.trainer import TrainingProgress
 from tests.commands.conftest import STEPS, USERS
@@ -98,30 +97,6 @@ def test_training_is_watched_on_validation_and_the_test_is_judged_once(
     assert "validation" not in strict(here / "paper/metrics.json")["protocol"]
 
 
-@pytest.mark.full
-def test_steps_that_take_long_each_have_a_line(
-    recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first says nothing of the time that is left: most of what it takes comes before it."""
-    monkeypatch.setattr(trainer, "MOST_SECONDS", 0.0)
-    assert fit([str(recipe), "--trainer.enable_progress_bar", "null", "--out", "run"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"step \d+/", line)]
-    assert [line.split()[1] for line in lines] == [f"{step}/{STEPS}" for step in range(1, STEPS + 1)]
-    assert "left" not in lines[0]
-    assert all(re.search(r"\d+:\d\d left$", line) for line in lines[1:])
-
-
-@pytest.mark.full
-def test_a_large_table_with_noise_in_every_row_is_hinted_at(
-    recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(console, "MANY_ROWS", 13)
-    assert fit([str(recipe), "--trainer.max_steps", "1", "--out", "private"]) == 0
-    assert "has 13 rows, and each gets noise in every step: privacy.sparsity can spare" in capsys.readouterr().out
-    assert fit([str(recipe), "--trainer.max_steps", "1", "--privacy", "null", "--out", "plain"]) == 0
-    assert "gets noise in every step" not in capsys.readouterr().out
-
-
 def test_privacy_json_is_the_ledger(trained: Path) -> None:
     privacy, report = strict(trained / "privacy.json"), strict(trained / "metrics.json")
     (event,) = privacy["events"]
@@ -178,11 +153,6 @@ def test_seed_decides_the_initial_weights_and_nothing_else(recipe: Path, here: P
     assert torch.equal(one, weights("two", *fixed, "--seed", "5"))
     assert not torch.equal(one, weights("three", *fixed, "--seed", "6"))
     assert not torch.equal(weights("four", "--seed", "5"), weights("five", "--seed", "5"))  # noise, sampling
-
-
-def test_epochs_become_steps(recipe: Path, here: Path) -> None:
-    assert fit([str(recipe), "--privacy", "null", "--trainer.max_epochs", "3", "--out", "epochs"]) == 0
-    assert strict(here / "epochs/metrics.json")["steps"] == 3 * USERS // 15
 
 
 def test_stand_in_says_so_everywhere(
@@ -249,17 +219,6 @@ def test_the_first_line_says_what_is_promised(
     assert says in capsys.readouterr().out.splitlines()[0]
 
 
-def test_the_guarantee_is_one_sentence_in_json_and_three_lines_on_screen(
-    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fit([str(recipe), "--out", "run"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith(("  assumed public:", "  not covered:"))]
-    sentence = strict(here / "run/metrics.json")["guarantee"]
-    assert "\n" not in sentence
-    assert sentence in " ".join(line.strip() for line in lines)
-
-
 @pytest.mark.full
 def test_output_is_clean(recipe: Path, here: Path) -> None:
     """A real process, whose streams nothing has touched: results on stdout, nothing at all on stderr."""
@@ -274,15 +233,3 @@ def test_output_is_clean(recipe: Path, here: Path) -> None:
     assert "popularity" in done.stdout
     assert f"step {STEPS}/{STEPS}" in done.stdout
     assert "(not private)" in done.stdout
-
-
-@pytest.mark.full
-def test_a_budget_that_runs_out_ends_the_run(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """At σ = 1 the budget pays for some of the steps; the run keeps them and says that it stopped."""
-    args = ["--privacy.noise_multiplier", "1", "--trainer.max_steps", "30", "--out", "short"]
-    assert fit([str(recipe), *args]) == 0
-    report = strict(here / "short/metrics.json")
-    assert 0 < report["steps"] < 30
-    assert report["epsilon"] <= 4
-    assert f"stopped after {report['steps']} of 30 planned steps" in capsys.readouterr().out
-    assert report["steps"] == strict(here / "short/privacy.json")["events"][0]["count"]

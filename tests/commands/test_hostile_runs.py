@@ -5,13 +5,11 @@ What is wrong with it is one line.
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import re
 import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,9 +26,7 @@ from dprec.export import main as export
 from dprec.fit import main as fit
 from dprec.plan import main as plan
 from dprec.recommend import main as recommend
-from dprec.report import main as report
 from dprec.run.saved.checkpoints import load_run
-from dprec.run.saved.resume import resume_command
 from dprec.serve import main as serve
 from dprec.serving.served import load
 from tests.commands import support
@@ -90,35 +86,6 @@ def test_a_pickle_in_a_checkpoint_does_not_run(
     assert Path("ran").exists()
 
 
-CHANGES: dict[str, Callable[[dict], Any]] = {
-    "a module of Python's": lambda it: it["dprec"]["model"].update(class_path="os.system"),
-    "a class of Python's": lambda it: it["dprec"]["model"].update(class_path="subprocess.Popen", init_args={"args": 1}),
-    "what our module has imported": lambda it: it["dprec"]["model"].update(class_path="dprec.models.learner.pl"),
-    "ours, but no model": lambda it: it["dprec"]["model"].update(class_path="dprec.data.Sequences"),
-    "no class": lambda it: it["dprec"]["model"].update(class_path=["dprec.models.GRU"]),
-    "no settings": lambda it: it["dprec"].update(model=None),
-    "no guarantee": lambda it: it["dprec"].pop("guarantee"),
-    "no weights": lambda it: it.pop("state_dict"),
-    "other weights": lambda it: it.update(state_dict={"embedding": 3}),
-    "an argument that is code": lambda it: it["dprec"]["model"]["init_args"].update(
-        dim='{"class_path": "subprocess.Popen", "init_args": {"args": ["touch", "ran"]}}'
-    ),
-    "an unknown argument": lambda it: it["dprec"]["model"]["init_args"].update(hook="os.system"),
-    "arguments that are none": lambda it: it["dprec"]["model"].update(init_args=[1, 2]),
-    "a table without an end": lambda it: it["dprec"]["model"]["init_args"].update(dim=10**15),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_checkpoint_is_refused(copy: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    last = copy / "checkpoints/last.ckpt"
-    checkpoint = torch.load(last, weights_only=True)
-    CHANGES[name](checkpoint)
-    torch.save(checkpoint, last)
-    for command, words in COMMANDS:
-        refused(capsys, command, "sent", *words)
-
-
 NAMED: dict[str, Callable[[dict], Any]] = {
     "the model": lambda it: it["model"].update(class_path="sent_module.Model"),
     "inside the model": lambda it: it["model"]["init_args"].update(more=[{"class_path": "sent_module.Model"}]),
@@ -176,14 +143,6 @@ def test_what_is_trusted_runs(copy: Path, here: Path, monkeypatch: pytest.Monkey
     assert type(load(run, trust=["mine"]).model).__name__ == "Mine"
 
 
-def test_data_named_by_the_person_need_no_trust(copy: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(here))
-    (here / "my_data.py").write_text("from dprec.data import Sequences\n\n\nclass Mine(Sequences):\n    pass\n")
-    log = torch.load(copy / "checkpoints/last.ckpt", weights_only=True)["dprec"]["data"]["init_args"]["path"]
-    words = ["--data", "my_data.Mine", "--data.dataset", "file", "--data.path", log, "--data.min_events", "0"]
-    assert evaluate([tampered(copy, NAMED["the data"]), *words]) == 0
-
-
 def test_a_run_folder_is_its_owners_alone(
     trained: Path, recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,16 +155,6 @@ def test_a_run_folder_is_its_owners_alone(
     assert fit([*args, "--out", "shared"]) == 0
     assert "others can read shared" in capsys.readouterr().err
     assert stat.S_IMODE((here / "shared").stat().st_mode) == 0o755
-
-
-@pytest.mark.parametrize("catalogue", [None, ["film1"], [1] * 12, "film1film2fi"])
-def test_a_catalogue_of_other_items_is_refused(copy: Path, capsys: pytest.CaptureFixture[str], catalogue: Any) -> None:
-    last = copy / "checkpoints/last.ckpt"
-    checkpoint = torch.load(last, weights_only=True)
-    checkpoint["dprec"]["catalogue"] = catalogue
-    torch.save(checkpoint, last)
-    told = refused(capsys, recommend, "sent", "--history", "film1")
-    assert "does not name the 12 items of its model" in told
 
 
 @pytest.mark.parametrize(
@@ -226,23 +175,6 @@ def test_a_recipe_names_no_callable(recipe: Path, here: Path, capsys: pytest.Cap
     Path("sent.yaml").write_text(text)
     refused(capsys, plan, str(recipe), "sent.yaml", "--users", "60")
     assert not Path("runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("file", "change"),
-    [
-        ("metrics.json", lambda text: "[]"),
-        ("metrics.json", lambda text: json.dumps(json.loads(text) | {"delta": [1]})),
-        ("privacy.json", lambda text: '{"events": "x"}'),
-        ("privacy.json", lambda text: '{"events": [{"what": {}}]}'),
-    ],
-)
-def test_a_report_of_a_changed_run_is_refused(
-    copy: Path, capsys: pytest.CaptureFixture[str], file: str, change: Callable[[str], str]
-) -> None:
-    (copy / file).write_text(change((copy / file).read_text()))
-    refused(capsys, report, "sent", "--out", "page.html")
-    assert not Path("page.html").exists()
 
 
 @pytest.fixture
@@ -292,48 +224,4 @@ def test_a_stopped_run_that_is_resumed_names_no_code(
     assert "sent_module" not in sys.modules
 
 
-def test_a_resumed_run_imports_what_is_trusted(
-    stopped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(os.getcwd())
-    Path("trusted_callback.py").write_text(
-        "from pytorch_lightning import Callback\n\n\nclass Mine(Callback):\n    pass\n"
-    )
-    names(
-        stopped,
-        "trainer/callbacks",
-        [{"class_path": "trusted_callback.Mine"}, {"class_path": "pytorch_lightning.callbacks.LearningRateMonitor"}],
-    )
-    assert "add --trust trusted_callback to run it" in refused(capsys, fit, "--resume", "sent")
-    assert resume_command(stopped, yaml.safe_load((stopped / "config.yaml").read_text())).endswith(
-        " --trust trusted_callback"
-    )
-    assert fit(["--resume", "sent", "--trust", "trusted_callback"]) == 0
-    assert (stopped / "metrics.json").is_file()
-
-
-def test_an_export_is_no_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "exported").mkdir()
-    (here / "exported/interface.json").write_text("{}")
-    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), "exported/model.pt2")
-    for run in ("exported", "exported/model.pt2", "exported/interface.json"):
-        for command, words in COMMANDS:
-            refused(capsys, command, run, *words)
-
-
 HOSTILE = "from pathlib import Path\nPath('ran').touch()\n"
-START = "import sys\nfrom dprec.__main__ import main\nsys.exit(main())\n"  # as the script that pip writes
-
-
-@pytest.mark.full
-def test_files_of_a_run_folder_are_no_modules(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Who stands in the folder imports nothing from there, neither what is installed nor what packages look for."""
-    for name in ("rich", "polars", "torchmetrics", "matplotlib", "torchaudio", "tensorboard", "mine"):
-        (copy / f"{name}.py").write_text(HOSTILE)
-    script = tmp_path_factory.mktemp("bin") / "dprec"
-    script.write_text(START)
-    words = [sys.executable, str(script), "recommend", ".", "--history", "film1", "--json"]
-    done = subprocess.run(words, cwd=copy, env=support.environment(), capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(json.loads(done.stdout)["items"]) == 10
-    assert not (copy / "ran").exists()

@@ -16,7 +16,7 @@ from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.predict import main as predict
 from dprec.run.saved.checkpoints import load_run, read_checkpoint
-from tests.commands.support import refused, strict
+from tests.commands.support import strict
 
 pytestmark = pytest.mark.full
 
@@ -62,15 +62,6 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("clipping", ["auto-v", "flat"])
-def test_clipping_that_gives_clicks_no_more_weight_than_others_is_told(
-    clipping: str, recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fit([str(recipe), "--privacy.clipping", clipping, "--out", str(recipe.parent / "run")]) == 0
-    told = f"warning: privacy.clipping {clipping} gives every user the same weight"
-    assert (told in capsys.readouterr().out) == (clipping != "flat")
-
-
 @pytest.mark.parametrize("strategy", ["dp-sgd", "fest"])
 def test_a_run_is_private_per_user_and_its_epsilon_that_of_dp_accounting(strategy: str, recipe: Path) -> None:
     out = recipe.parent / strategy
@@ -102,15 +93,6 @@ def test_with_one_record_a_person_it_is_the_run_per_record_to_the_last_bit(strat
     people, records = weights
     assert people.keys() == records.keys()
     assert all(torch.equal(people[name], records[name]) for name in people)
-
-
-@pytest.mark.parametrize("given", ["[yes]", "[1]"])
-def test_what_yaml_reads_as_no_text_clicks_nothing(
-    given: str, recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = refused(capsys, fit, [str(recipe), "--data.clicked", given])
-    assert "all 300 records have the same label" in said
-    assert "set data.clicked to what is a click" in said
 
 
 def test_each_row_of_a_log_that_nobody_has_clicked_gets_the_probability_that_evaluation_uses(
@@ -186,25 +168,3 @@ def test_a_run_knows_the_public_values_that_it_was_trained_with(
     assert "devices.txt, which cannot be read" in capsys.readouterr().err
     settings["data"]["init_args"]["categories"]["device"] = ["ios", "android", "other"]
     assert Clicks(**settings["data"]["init_args"]).sizes["vocabularies"] == (50, 5)
-
-
-def test_parts_of_other_types_and_lists_are_kept_or_refused_before_anything_is_written(
-    recipe: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here, out = recipe.parent, recipe.parent / "run"
-    assert fit([str(recipe), "--out", str(out)]) == 0
-    shown = pl.read_csv(here / "shop.csv", schema_overrides={"price": pl.String}).drop("user_id")
-    (here / "parts").mkdir()
-    for number, kind in enumerate((pl.Int32, pl.Int64)):
-        part = shown[number * 150 : number * 150 + 150].with_columns(
-            who=pl.int_range(150, dtype=kind), tags=pl.concat_list("ad_id")
-        )
-        part.write_parquet(here / f"parts/{number}.parquet")
-    words = [str(out), "--log", str(here / "parts"), "--keep"]
-    assert predict([*words, "who", "--out", str(here / "who.csv")]) == 0
-    assert pl.read_csv(here / "who.csv")["who"].to_list() == 2 * list(range(150))
-    capsys.readouterr()
-    assert predict([*words, "tags", "--out", str(here / "tags.csv")]) == 2
-    assert "--keep tags holds List(Int64), which .csv cannot: give --out .parquet or .jsonl" in capsys.readouterr().err
-    assert not (here / "tags.csv").exists()
-    assert predict([*words, "tags", "--out", str(here / "tags.jsonl")]) == 0

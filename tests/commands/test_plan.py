@@ -4,15 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import build, resolve
 from dprec.cli.parser import parse
 from dprec.models import Learner, TextClassifier
 from dprec.plan import main as plan
-from dprec.sparsity import AdaFEST
-from dprec_kernels.contribution_map import reference
 from tests.commands.support import answered, strict
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -65,50 +62,10 @@ def test_what_is_released_before_training_is_listed(capsys: pytest.CaptureFixtur
     assert "item frequencies (σ" in capsys.readouterr().out
 
 
-def test_stand_in_data_is_said(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dprec.data.datasets.movielens.GROUPLENS", (here / "nowhere").as_uri())
-    (here / "ml.yaml").write_text(
-        "data: {dataset: movielens-1m, on_missing: stand-in, synthetic_users: 200, batch_size: 50}\n"
-        "privacy: {epsilon: 8}\n"
-        "trainer: {max_steps: 2}\n"
-    )
-    answer = answered(capsys, plan, "ml.yaml")
-    assert answer["stand_in"] is True
-    assert answer["notice"].startswith("STAND-IN DATA")
-    assert plan(["ml.yaml"]) == 0
-    assert "STAND-IN DATA" in capsys.readouterr().out
-    assert answered(capsys, plan, "ml.yaml", "--users", "500")["notice"] is None
-
-
-def test_the_table(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan([str(recipe)]) == 0
-    out = capsys.readouterr().out
-    assert "60 users, 12 items" in out
-    assert "poisson" in out
-
-
 def test_what_is_not_private_has_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = str(Path(__file__).parents[2] / "recipes" / "dlrm_eana.yaml")
     assert plan([recipe, "--users", "1000"]) == 2
     assert "there is no ε to plan: EANA adds noise to touched rows only" in capsys.readouterr().err
-
-
-@pytest.mark.full
-def test_releases_of_periods_are_told_once_and_as_what_they_are(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")  # on a narrower terminal, such as a test runner's, lines are broken
-    recipe = str(RECIPES / "criteo_time_series_fest.yaml")
-    given = [recipe, "--data.dataset", "synthetic", "--data.days", "5", "--data.synthetic_records", "2500"]
-    given += ["--data.batch_size", "100", "--data.table_scale", "0.001", "--data.test_days", "1"]
-    answer = answered(capsys, plan, *given)
-    assert [one["period"] for one in answer["releases"]] == [0, 1, 2, 3] == list(range(answer["periods"]))
-    assert plan(given) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "released by period" in told
-    assert "released before" not in told
-    assert told.count("row counts") == 1
-    assert "q = 0.2000 at most, 4 periods" in told
 
 
 @pytest.mark.full
@@ -125,56 +82,3 @@ def test_a_class_says_before_there_is_a_model_what_the_model_says(recipe: Path) 
         arguments = {k: share if share and k.endswith("_share") else v for k, v in settings["init_args"].items()}
         made = build(Learner, {"class_path": settings["class_path"], "init_args": arguments}, "model", given)
         assert model.releases_of(arguments) == made.releases
-
-
-OWN = """
-from dprec.models import DPFormer
-
-
-class Quick(DPFormer):
-    def __init__(self, items: int, dim: int = 8):
-        super().__init__(items, dim=dim, blocks=1, frequency_share=0.2)
-"""
-
-
-@pytest.mark.full
-def test_a_class_that_may_say_another_thing_than_its_model_is_not_believed(
-    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its arguments say nothing of the share that it takes; the model does."""
-    (here / "my_quick.py").write_text(OWN)
-    monkeypatch.syspath_prepend(here)
-    own = [str(recipe), "--model", "my_quick.Quick"]
-    releases = answered(capsys, plan, *own)["releases"]
-    usual = answered(capsys, plan, str(recipe), "--model", "DPFormer", "--model.frequency_share", "0.2")["releases"]
-    assert releases == usual
-    assert plan([*own, "--users", "600"]) == 2
-    told = capsys.readouterr().err
-    assert "my_quick.Quick" in told
-    assert "leave --users out" in told
-    told = OWN + "\n    @classmethod\n    def releases_of(cls, arguments):\n"
-    told += "        return super().releases_of({'frequencies': 'estimate', 'frequency_share': 0.2})\n"
-    (here / "my_told.py").write_text(told)
-    assert answered(capsys, plan, str(recipe), "--model", "my_told.Quick", "--users", "60")["releases"] == usual
-
-
-def test_a_recipe_of_no_steps_is_no_recipe_of_epochs(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    none = tmp_path / "none.yaml"
-    none.write_text("trainer: {max_steps: 0, max_epochs: 3}\n")
-    assert plan([str(recipe), str(none)]) == 2
-    assert "the length of training is not given" in capsys.readouterr().err
-
-
-def test_the_share_of_unread_rows_is_what_the_strategy_draws(capsys: pytest.CaptureFixture[str]) -> None:
-    recipe = str(RECIPES / "criteo_adafest.yaml")
-    assert (
-        0 < answered(capsys, plan, recipe, "--users", "9000", "--privacy.noise_multiplier", "4")["share_by_noise"] < 0.5
-    )
-    strategy, size, sigma, generator = AdaFEST(threshold=3.0, max_contribution=1.5), 400, 1.3, torch.Generator()
-    found = [
-        len(reference.contribution_map([], size, 1.5, sigma, 3.0, generator.manual_seed(seed))) for seed in range(200)
-    ]
-    expected = size * strategy.share_by_noise(sigma)
-    assert sum(found) / 200 == pytest.approx(expected, abs=4 * (expected / 200) ** 0.5)

@@ -58,17 +58,6 @@ def test_it_says_what_the_log_is_and_where_it_went(messy: Path, capsys: pytest.C
     assert (facts["not_as_where_says"], facts["events"]) == (1, 3)
 
 
-def test_training_finds_what_was_prepared(
-    recipe: Path, log: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prepare([str(log), "--out", "home"]) == 0
-    args = [str(recipe), "--privacy", "null", "--trainer.max_steps", "2", "--data.sampling_seed", "0"]
-    assert fit([*args, "--out", "one"]) == 0
-    assert fit([*args, "--data.path", "home", "--out", "two"]) == 0
-    one, two = (strict(here / name / "metrics.json") for name in ("one", "two"))
-    assert {key: two[key] for key in one if "@" in key} == {key: one[key] for key in one if "@" in key}
-
-
 def test_a_run_says_what_it_dropped(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """30 users with 6 of 8 items, one of them once more; one user has a single event, one an item of its own."""
     rows = [f"u{user},i{(user + n) % 8},{n}\n" for user in range(30) for n in range(6)]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dprec.cli.arguments import CommandLine, first_sentence, shipped
-from dprec.fit import main as fit
 from dprec.recipes import main as recipes
 from tests.commands.support import ROOT, refused
 
@@ -20,11 +19,6 @@ def test_each_recipe_has_a_line_that_says_what_it_is(capsys: pytest.CaptureFixtu
     assert all(line.endswith(".") for line in lines)
     assert recipes(["--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {name: first_sentence(path) for name, path in shipped().items()}
-
-
-def test_a_sentence_may_run_over_a_line(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("# At ε = 0.5 of\n# a log. More.\nseed: 1\n")
-    assert first_sentence(tmp_path / "a.yaml") == "At ε = 0.5 of a log."
 
 
 def test_a_copy_lies_beside_you_and_never_replaces_a_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,16 +49,3 @@ def test_a_name_finds_the_recipe_and_a_file_of_yours_comes_first(here: Path) -> 
     assert CommandLine.read(["quickstart"]).recipes == [str(shipped()["quickstart"])]
     Path("quickstart").write_text("seed: 3")
     assert CommandLine.read(["quickstart"]).recipes == ["quickstart"]
-
-
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        ("quickstrat", "did you mean quickstart?"),
-        ("recipes/quickstart.yaml", "did you mean quickstart?"),
-        ("mine.yaml", "`dprec recipes` lists"),
-    ],
-)
-def test_a_recipe_that_is_not_there(word: str, says: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit([word]) == 2
-    assert says in capsys.readouterr().err

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -12,15 +10,12 @@ import torch
 from rich.console import Console
 
 from dprec.data import Catalogue
-from dprec.evaluate import main as evaluate
-from dprec.fit import main as fit
-from dprec.prepare import main as prepare
 from dprec.recommend import OF_LOGS
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import load_run
 from dprec.serving.predictions import recommend_to_all
 from dprec.serving.served import load
-from tests.commands.support import answered, environment
+from tests.commands.support import answered
 
 
 @pytest.fixture
@@ -141,66 +136,6 @@ def test_histories_from_standard_input(
     assert [line["history"] for line in lines] == [["film1", "film2"], ["film3"]]
 
 
-@pytest.mark.full
-def test_a_reader_that_stops_early_is_no_error(moved: Path, here: Path) -> None:
-    (here / "many.txt").write_text("film1 film2\n" * 5000)
-    command = [sys.executable, "-m", "dprec.recommend", str(moved), "--file", "many.txt", "-k", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert json.loads(process.stdout.readline())["items"]
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 141
-
-
-def test_the_table_shows_raw_ids(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert recommend([str(trained), "--history", "film1", "-k", "3"]) == 0
-    assert capsys.readouterr().out.count("film") == 3
-
-
-def test_all_users_of_a_prepared_log(moved: Path, log: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert prepare([str(log), "--out", "home"]) == 0
-    assert recommend([str(moved), "--users", "home", "--out", "prepared.csv"]) == 0
-    assert recommend([str(moved), "--users", str(log), "--out", "log.csv"]) == 0
-    assert (here / "prepared.csv").read_text() == (here / "log.csv").read_text()
-    capsys.readouterr()
-    assert recommend([str(moved), "--users", "home", "--user_column", "who", "--out", "other.csv"]) == 2
-    assert "home is already prepared, so --user_column cannot change" in capsys.readouterr().err
-
-
-def test_what_prepare_was_told_of_a_log_is_known_where_its_users_are_asked_for(
-    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And without a column of times each command says so, by what it calls that column, also of a prepared log."""
-    rows = [(f"u{user}", f"i{(user + n) % 9}", 9 - n, n % 8) for user in range(30) for n in range(7)]
-    frame = pl.DataFrame(rows, schema=["user", "item", "when", "stars"], orient="row")
-    frame.write_csv("log.csv")
-    told = ["--data.time_column", "when", "--data.where", "stars < 6"]
-    assert prepare(["log.csv", *told, "--out", "home"]) == 0
-    args = [str(recipe), "--trainer.max_steps", "2", "--privacy", "null"]
-    assert fit([*args, "--data.path", "home", "--out", "run"]) == 0
-    assert "no column" not in capsys.readouterr().err
-    for users in ("home", "log.csv"):
-        assert recommend(["run", "--users", users, "--out", f"{users}.parquet"]) == 0
-    assert pl.read_parquet("home.parquet").equals(pl.read_parquet("log.csv.parquet"))
-    assert "no column" not in capsys.readouterr().err
-
-    says = "log.csv has no column that looks like the time: set {}; without it, the order of the rows counts as"
-    for _ in range(2):
-        assert prepare(["log.csv", "--out", "untimed"]) == 0
-        assert capsys.readouterr().err.startswith(says.format("data.time_column"))
-    assert fit([*args, "--data.path", "untimed", "--out", "other"]) == 0
-    said = f"untimed, as it was prepared: {says.format('data.time_column')}"
-    assert said in capsys.readouterr().err
-    assert evaluate(["other"]) == 0
-    assert said in capsys.readouterr().err
-    assert recommend(["other", "--users", "log.csv", "--out", "rows.parquet"]) == 0
-    assert says.format("--time_column") in capsys.readouterr().err
-    assert recommend(["other", "--users", "log.csv", "--time_column", "wen", "--out", "none.parquet"]) == 2
-    assert "log.csv has no column 'wen' (--time_column)" in capsys.readouterr().err
-
-
 def test_a_log_of_users_is_filtered_as_that_of_training_was(
     moved: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,30 +148,3 @@ def test_a_log_of_users_is_filtered_as_that_of_training_was(
         replaced = '--where replaces the condition of the run, "rating >= 4"' in capsys.readouterr().err
         assert replaced == (where is not None)
         assert pl.read_csv(f"{where}.csv")["item"].to_list() == served.recommend([history], 3, False)[0].items
-
-
-def test_a_log_of_users_may_lack_the_columns_of_the_runs_condition(
-    moved: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served = load(moved)
-    served.facts["data"]["init_args"]["where"] = "rating >= 4"
-    monkeypatch.setattr("dprec.serving.served.load", lambda *_: served)
-    (here / "plain.csv").write_text("user_id,item_id,timestamp\nann,film1,1\n")
-    assert recommend([str(moved), "--users", "plain.csv", "--out", "a.csv"]) == 2
-    assert "--where is 'rating >= 4' and plain.csv names no column 'rating'" in (told := capsys.readouterr().err)
-    assert "that is the run's: --where null takes all rows" in told
-    assert recommend([str(moved), "--users", "plain.csv", "--where", "null", "--out", "a.csv"]) == 0
-    assert pl.read_csv("a.csv")["user"].unique().to_list() == ["ann"]
-
-
-def test_users_who_have_seen_all_are_counted(moved: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    everything = "".join(f"ann film{film} {film}\n" for film in range(12))
-    (here / "log.txt").write_text(everything + "bob film3 1\n")
-    assert recommend([str(moved), "--users", "log.txt", "--out", "all.csv", "-k", "3"]) == 0
-    said = capsys.readouterr().out
-    assert "1 user has seen every item: left out, --allow-seen gives some" in said
-    assert "1 users, 3 items each: all.csv" in said
-    assert set(pl.read_csv("all.csv")["user"]) == {"bob"}
-    history = " ".join(f"film{film}" for film in range(12))
-    assert recommend([str(moved), "--history", history, "--json"]) == 0
-    assert "warning: --history: every item was seen" in capsys.readouterr().err

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from unittest import mock
@@ -16,10 +15,8 @@ from unittest import mock
 import pytest
 import torch
 
-from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.models import Learner
-from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import read_checkpoint
 from tests import warm
 from tests.commands.support import environment, refused, strict
@@ -101,25 +98,6 @@ def test_refuses_what_would_change_the_guarantee(
     assert (interrupted / "checkpoints/last.ckpt").read_bytes() == before
 
 
-def test_what_a_killed_process_was_still_writing_is_removed(interrupted: Path, recipe: Path) -> None:
-    parts = [interrupted / ".privacy.json.7.part", interrupted / "checkpoints/.last.ckpt.7.part"]
-    for part in parts:
-        part.write_bytes(b"half")
-    assert fit([str(recipe), "--out", str(interrupted)]) == 2  # a mistake removes nothing
-    assert all(part.exists() for part in parts)
-    assert fit(["--resume", str(interrupted)]) == 0
-    assert not any(part.exists() for part in parts)
-
-
-def test_a_length_from_the_command_line_stays_in_place_of_the_recipe_s(recipe: Path, here: Path) -> None:
-    short = here / "short.yaml"
-    short.write_text("trainer: {max_epochs: 1}\n")
-    steps = ["--trainer.max_steps", str(STEPS), "--checkpoint_every", "10", "--out", "run"]
-    fit_and_die(25, [str(recipe), str(short), *steps])
-    assert fit(["--resume", "run"]) == 0
-    assert json.loads(Path("run/metrics.json").read_text())["steps"] == STEPS
-
-
 def test_refuses_a_recipe(interrupted: Path, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"with the settings of its start: leave out {recipe}" in refused(
         capsys, fit, [str(recipe), "--resume", "run"]
@@ -157,24 +135,6 @@ def test_refuses_a_log_of_as_many_events_that_are_others(
     assert private.stat().st_mode & 0o777 == 0o600
     private.unlink()
     assert fit(["--resume", "run", "--data.path", "other.txt"]) == 0
-
-
-def test_a_run_that_is_used_before_its_end_says_that_it_is_unfinished(
-    interrupted: Path, trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = [["run", "--history", "film1"], ["run/checkpoints/last.ckpt", "--history", "film1"]]
-    for command, words in ((evaluate, ["run"]), *((recommend, words) for words in asked)):
-        capsys.readouterr()
-        assert command(words) == 0
-        how = ": continue it with python -m dprec.fit --resume run" if words[0] == "run" else ""
-        assert capsys.readouterr().err == f"{words[0]} is at step 20 of 40, so it is not trained to the end{how}\n"
-    assert evaluate([str(trained)]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_data_may_have_moved(interrupted: Path, log: Path) -> None:
-    (interrupted.parent / "moved.txt").write_text(log.read_text())
-    assert fit(["--resume", "run", "--data.init_args.path", "moved.txt"]) == 0  # by its long name
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(
@@ -302,23 +262,6 @@ sys.exit(main(sys.argv[3:]))
 """
 
 
-def test_ctrl_c_promises_no_more_than_is_saved(
-    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted_step(self: Learner, *_: object) -> None:
-        if self.trainer.global_step == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Learner, "on_train_batch_end", interrupted_step)
-    for every, says in (
-        (50, "nothing is saved before the first checkpoint (checkpoint_every is 50): begin again with: "),
-        (2, "continue with: "),
-    ):
-        assert fit([str(recipe), "--out", f"run{every}", "--checkpoint_every", str(every)]) == 130
-        told = capsys.readouterr().err.strip().splitlines()[-1]
-        assert told == f"stopped; {says}python -m dprec.fit --resume run{every}"
-
-
 def test_a_disk_without_room_is_a_line_and_the_run_can_go_on(
     recipe: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,16 +282,6 @@ def test_a_disk_without_room_is_a_line_and_the_run_can_go_on(
     assert strict(here / "run/privacy.json")["events"][0]["count"] == 8
 
 
-def test_a_weight_that_has_changed_on_the_disk_is_found(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    last = interrupted / "checkpoints/last.ckpt"
-    weights = max(read_checkpoint(last)["state_dict"].values(), key=torch.Tensor.numel)
-    content, place = bytearray(last.read_bytes()), last.read_bytes().index(weights.numpy().tobytes())
-    content[place] ^= 1
-    last.unlink()
-    last.write_bytes(content)
-    assert "have changed): give one that dprec.fit wrote" in refused(capsys, fit, ["--resume", "run"])
-
-
 def test_what_is_told_of_the_ledger_is_never_less_than_a_checkpoint_holds(
     recipe: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,13 +296,3 @@ def test_what_is_told_of_the_ledger_is_never_less_than_a_checkpoint_holds(
     monkeypatch.setattr(torch, "save", look)
     assert fit([str(recipe), "--out", "run", "--checkpoint_every", "3"]) == 0
     assert told == [(3, 3), (6, 6), (8, 8)]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a limit on the size of files")
-def test_a_file_that_the_system_cuts_off_is_one_line(recipe: Path, here: Path) -> None:
-    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)); "
-    run = "from dprec.fit import main; sys.exit(main(sys.argv[1:]))"
-    done = warm.run(["-c", limit + run, str(recipe), "--out", "run", "--model.dim", "64"], environment())
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: cannot write into run (")
-    assert done.stderr.count("\n") == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -73,21 +72,3 @@ def test_a_wrong_question_is_answered_in_one_line(
     texts_run: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refused(capsys, predict, [texts_run, *words])
-
-
-def test_without_transformers_one_line_says_what_to_install(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name, *of: None if name == "transformers" else find(name, *of)
-    )
-    assert "needs transformers: pip install 'dprec[text]'" in refused(
-        capsys, fit, [RECIPE, *SHORT, "--out", str(tmp_path / "run")]
-    )
-    assert not (tmp_path / "run").exists()
-
-
-def test_another_run_is_no_classifier(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert predict([str(trained), "--text", "a"]) == 2
-    assert "is no classifier of texts" in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -108,42 +107,6 @@ def test_a_choice_that_was_stopped_goes_on(
     assert not (out / "scores.json").exists()
 
 
-def test_a_run_is_one_line_and_the_kept_one_stands_beside_the_recipe_as_it_is(
-    recipe: Path, tmp_path: Path, picked: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "choice"
-    assert tune([str(recipe), *TRIED, "--out", str(out)]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    runs = [line for line in printed if line.startswith("run ") and not line.startswith("run folder")]
-    assert runs == [f"run {n}: --model.learning_rate {rate}" for n, rate in ((1, 0.001), (2, 0.1), (3, 0.001))]
-    assert len(printed) <= len(runs) + 8
-    assert not any("HIT@10" in line or "masked" in line for line in printed)  # no table, of the test or anything else
-    (compared,) = (line for line in printed if "of the recipe as it is" in line)
-    kept = json.loads((out / "best" / "metrics.json").read_text())
-    assert f"NDCG@10 on validation data: {kept['validation']['ndcg@10']:.4f} of the kept run" in compared
-    figures = [float(word) for word in compared.split() if word.startswith("0.")]
-    assert (figures[1] >= figures[0]) is any("not worth its price" in line for line in printed)
-    assert sorted(path.name for path in out.iterdir()) == ["best", "tune.json"]
-
-
-def test_the_recipe_as_it_is_has_the_whole_budget(
-    recipe: Path, tmp_path: Path, picked: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seen, real = [], tuning.start
-
-    def start(settings: Any, console: Any, kind: Any) -> Experiment:
-        experiment = real(settings, console, kind)
-        seen.append((kind, settings.tree["privacy"]["init_args"]["epsilon"], settings.tree["model"]["init_args"]))
-        return experiment
-
-    monkeypatch.setattr(tuning, "start", start)
-    assert tune([str(recipe), *TRIED, "--out", str(tmp_path / "choice")]) == 0
-    (*tuned, (kind, epsilon, model)) = seen
-    assert kind is Experiment
-    assert epsilon == 4 > max(each for _, each, _ in tuned)
-    assert model == parse(CommandLine.read([str(recipe)])).tree["model"]["init_args"]
-
-
 def test_users_are_scored_alone_and_nobody_adds_more_than_one(recipe: Path) -> None:
     experiment = Experiment(parse(CommandLine([str(recipe)])))
     held_out = experiment.data.val_dataloader().dataset
@@ -202,23 +165,6 @@ def test_the_score_has_the_noise_that_was_paid(
     told = json.loads((out / "tune.json").read_text())
     assert stds == pytest.approx([told["score_noise"] * 60] * 2, rel=1e-3)
     assert all(std > 1 for std in stds)
-
-
-def test_only_the_price(recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tune([str(recipe), *TRIED, "--try", "model.dim=4,8", "--runs", "3", "--plan"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("4 settings; 3 runs on average")
-    assert not (here / "runs").exists()
-
-
-def test_how_many_runs_is_drawn(recipe: Path) -> None:
-    line = CommandLine([str(recipe)])
-    made = tuning.Tuning.of(line, tuning.candidates_of(["model.dim=4,8"]), Repeated(5), "unused")
-    drawn = [made._picks() for _ in range(400)]
-    assert min(map(len, drawn)) == 1
-    assert sum(map(len, drawn)) / 400 == pytest.approx(5, rel=0.35)
-    places = [place for picks in drawn for place in picks]
-    assert sum(places) / len(places) == pytest.approx(0.5, abs=0.08)
 
 
 @pytest.mark.parametrize(
