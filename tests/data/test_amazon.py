@@ -50,33 +50,9 @@ def test_rare_items_and_users_are_dropped(folder: Path) -> None:
     assert Sequences(dataset="amazon-games", min_events=0).items == 8
 
 
-def test_a_log_of_ones_own_is_read_and_named_for_what_it_is(folder: Path) -> None:
-    put(folder.parent / "mine.txt", PAIRS)
-    assert Sequences(dataset="amazon-games", path="data/mine.txt").name == "mine"
-    with pytest.raises(UserError, match="there is no file"):
-        Sequences(dataset="amazon-games", path="data/other.txt", on_missing="stand-in").setup()
-    with pytest.raises(UserError, match="amazon-games is not in data/amazon-games"):
-        Sequences(dataset="amazon-games", path="data/amazon-games", on_missing="stand-in").setup()
-
-
 def test_absence_says_what_to_put_where(folder: Path) -> None:
     message = r"amazon-games is not in data/amazon-games .*: put there one file .*user,item,rating,timestamp"
     with pytest.raises(UserError, match=message):
-        Sequences(dataset="amazon-games").setup()
-
-
-def test_a_stand_in_is_as_large_as_it_was_asked_to_be(folder: Path) -> None:
-    """Also where most items are too rare to pass a filter."""
-    data = Sequences(dataset="amazon-games", on_missing="stand-in", synthetic_users=90, synthetic_items=400)
-    assert (data.users, data.items - 1, data.name) == (90, 400, "amazon-games-stand-in")
-    assert data.notice is not None
-    assert data.notice.startswith("STAND-IN DATA: amazon-games is not in")
-
-
-def test_two_logs_are_one_too_many(folder: Path) -> None:
-    put(folder / "a.txt", PAIRS)
-    put(folder / "b.csv", RATINGS)
-    with pytest.raises(UserError, match=r"several logs \(a.txt, b.csv\): set data.path to one"):
         Sequences(dataset="amazon-games").setup()
 
 

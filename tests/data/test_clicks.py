@@ -1,8 +1,6 @@
 """Click records as a data module: cut in time, drawn, batched; and the files of days."""
 
 import gzip
-import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -99,14 +97,6 @@ def test_training_serves_the_drawn_records(log, sampling, micro_batch):
         assert all(0 < len(micro) <= micro_batch for micro in batch)
 
 
-def test_poisson_draws_cover_the_training_records_and_no_other(log):
-    data = small(log, sampling_seed=1, batch_size=20)
-    seen = {n for _ in range(10) for batch in data.train_dataloader() for n in numbers(batch)}
-    assert seen == set(range(60))
-    empty = small(log, sampling_seed=1, batch_size=1)
-    assert [] in list(empty.train_dataloader())
-
-
 def test_periods_are_trained_on_in_time_order(days):
     data = small(days, "criteo-days", period_days=1, batch_size=5)
     assert data.batches.periods == ((range(0, 10), 2), (range(10, 30), 4), (range(30, 60), 6))
@@ -149,13 +139,6 @@ def test_the_fingerprint_names_the_data_and_tells_nothing_of_it(log, tmp_path):
     assert small(log).fingerprint != print_of
 
 
-def test_settings_are_plain(log):
-    data = small(log)
-    assert json.dumps(data.assumptions)
-    assert data.assumptions[0] == "the number of records (60)"
-    assert data.base_rate == 15 / 60
-
-
 def test_a_stand_in_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = Clicks(on_missing="stand-in", synthetic_records=700, table_scale=0.01, batch_size=10)
@@ -184,27 +167,3 @@ def test_mistakes_are_named_in_one_line(tmp_path, monkeypatch, options, wanted):
     with pytest.raises(UserError) as caught:
         Clicks(**{"synthetic_records": 100, "table_scale": 0.01, **options}).setup()
     assert wanted in str(caught.value)
-
-
-def test_micro_batches_and_periods_are_not_empty(log):
-    with pytest.raises(UserError, match="data.micro_batch is 0"):
-        small(log, micro_batch=0).train_dataloader()
-    with pytest.raises(UserError, match="data.period_days is 0"):
-        small(log).periods(0)
-
-
-@pytest.mark.parametrize(("device", "micro_batch", "parts"), [("cpu", None, 2), ("cuda", None, 1), ("cuda", 3000, 2)])
-def test_a_card_takes_more_of_a_step_at_once(device, micro_batch, parts):
-    options = {"table_scale": 1e-5, "batch_size": 5000, "sampling": "shuffle", "micro_batch": micro_batch}
-    data = Clicks("synthetic", synthetic_records=7000, **options)
-    assert len(data.training) >= 5000  # asked before anybody knows the device
-    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)))
-    batches = next(iter(data.train_dataloader()))
-    assert len(batches) == parts
-
-
-def test_a_batch_may_be_a_share_of_the_records_but_not_of_periods():
-    options = {"dataset": "synthetic", "synthetic_records": 700, "table_scale": 0.01}
-    assert Clicks(batch_size=0.1, **options).batches.expected_batch == 60
-    with pytest.raises(UserError, match=r"data.batch_size is 0.1, but periods have their own sizes"):
-        Clicks(batch_size=0.1, period_days=1, **options).batches  # noqa: B018

@@ -16,7 +16,6 @@ from dprec.data.logs import grouping
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.interactions import HowToRead, prepare_log
 from dprec.errors import UserError
-from dprec.prepare import main as prepare
 
 CONTEXT = {"item_id": 97, "hour": [6, 12, 18]}  # the item's own id, so that context and item can be compared
 USERS, ITEMS = 30, 12
@@ -103,17 +102,6 @@ def test_a_prepared_log_has_the_same_context_also_where_it_is_long(
         assert data.context == {"item_id": 97, "hour": [6.0, 12.0, 18.0]}
 
 
-def test_prepare_leaves_what_training_then_opens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = log_of(tmp_path)
-    assert prepare([str(log), "--data.context", "{item_id: 97, hour: [6, 12, 18]}"]) == 0
-    (home,) = tmp_path.glob("*.dprec")
-    assert (home / "context.int32").stat().st_size == (home / "items.int32").stat().st_size
-    assert data_of(log).load().histories.folder == home
-    capsys.readouterr()
-    assert prepare([str(log), "--data.context", "hour"]) == 2
-    assert capsys.readouterr().err.startswith("error: data.context is 'hour': give dict")
-
-
 def test_a_frame_and_lists_have_context() -> None:
     frame = pl.DataFrame(
         {"user": [1, 2], "item": [list("abc"), list("bca")], "device": [["tv", None, "tv"], ["pc"] * 3]}
@@ -125,13 +113,6 @@ def test_a_frame_and_lists_have_context() -> None:
     assert none == 0
     assert tv == again > 0
     assert set(pc) == {pc[0]} != {tv}
-
-
-def test_the_fingerprint_tells_how_context_is_read(tmp_path: Path) -> None:
-    log = log_of(tmp_path)
-    plain, *others = (data_of(log, context=c).fingerprint for c in (None, {"hour": 4}, {"hour": [6, 12, 18]}))
-    assert len({plain, *others}) == 3
-    assert others[0].startswith(plain)
 
 
 @pytest.mark.parametrize(
@@ -150,9 +131,3 @@ def test_the_fingerprint_tells_how_context_is_read(tmp_path: Path) -> None:
 def test_what_is_no_context_is_refused(context: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
         data_of(log_of(tmp_path), context=context).setup()
-
-
-def test_data_with_a_name_has_no_context() -> None:
-    data = Sequences(dataset="synthetic", synthetic_users=50, synthetic_items=40, context={"hour": 4})
-    with pytest.raises(UserError, match="data.context names columns of a log of your own, and synthetic is none"):
-        data.setup()

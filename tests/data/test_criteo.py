@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from dprec.data import Clicks
-from dprec.data.datasets.click_presets import PRESETS, VOCABULARIES
-from dprec.data.datasets.invented import BASE_RATE, WIDTH, ClickWorld, synthetic_clicks
+from dprec.data.datasets.click_presets import PRESETS
 from dprec.data.logs.ids import bucket_ids
 from dprec.errors import UserError
 
@@ -62,18 +61,6 @@ def test_fields_are_what_stands_in_the_line(tmp_path: Path) -> None:
     ]
 
 
-def test_forms_of_the_same_log(tmp_path: Path) -> None:
-    text = ("\n".join(lines(50)) + "\n").encode()
-    forms = [text, gzip.compress(text), text.replace(b"\n", b"\r\n"), text[:-1], text.upper()]
-    for number, form in enumerate(forms):
-        (tmp_path / str(number)).write_bytes(form)
-    found = [everything(data_of(tmp_path / str(number))) for number in range(len(forms))]
-    assert all(each == found[0] for each in found)
-    kept = data_of(tmp_path / "0", cache=str(tmp_path / "cache"))
-    assert everything(kept) == found[0]
-    assert isinstance(kept.load().log.arrays[0].base, np.memmap)
-
-
 @pytest.mark.parametrize(
     ("field", "text", "wanted"),
     [
@@ -94,12 +81,6 @@ def test_a_wrong_line_is_named(tmp_path: Path, field: int, text: str, wanted: st
     assert wanted in str(caught.value)
 
 
-def test_a_file_without_labels_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_text("\n".join(line.split("\t", 1)[1] for line in lines(9)))
-    with pytest.raises(UserError, match="has 39 columns .* not 40 .clicked, I1"):
-        data_of(tmp_path).setup()
-
-
 def test_days_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for number in range(12):
         packed = number == 2
@@ -111,13 +92,6 @@ def test_days_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "day_5").unlink()
     with pytest.raises(UserError, match="day_5"):
         data_of(tmp_path, dataset="criteo-days").setup()
-
-
-def test_a_setting_goes_before_the_presets(tmp_path: Path) -> None:
-    (tmp_path / "train.txt").write_text("\n".join(lines(300)))
-    fields = [line.split("\t") for line in lines(300)]
-    data = data_of(tmp_path, where="I1 >= 7")
-    assert len(data.load().log) == sum(bool(row[1]) and int(row[1]) >= 7 for row in fields)
 
 
 START = 1_511_539_200  # where the nine days of Taobao's log begin
@@ -193,12 +167,6 @@ def test_movielens(mark: str, ending: str, header: str | None, tmp_path: Path) -
     assert clicked(loved) == [float(row[2] == 5) for row in ordered if row[2] > 2]
 
 
-def test_no_record_says_what_stands_between_the_columns_of_others(tmp_path: Path) -> None:
-    rows = "".join(f"{user},1,1,pv,{START + 60}\n" for user in range(1, 6))
-    with pytest.raises(UserError, match="has 1 columns with ',' between them"):
-        preset("taobao", tmp_path / "UserBehavior.csv", f"99::1::1::pv::{START}\n{rows}").load()
-
-
 @pytest.mark.parametrize(
     ("name", "text", "options", "words"),
     [
@@ -221,54 +189,3 @@ def test_no_record_says_what_stands_between_the_columns_of_others(tmp_path: Path
 def test_what_is_refused(name: str, text: str, options: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
         preset(name, tmp_path / "log.csv", text, **options).load()
-
-
-def test_other_settings_are_another_reading(tmp_path: Path) -> None:
-    text = "\n".join("::".join(map(str, row)) for row in RATINGS)
-    one, other = (preset("movielens-clicks", tmp_path / "r.dat", text, clicked=least) for least in (4, 5))
-    assert one.fingerprint != other.fingerprint
-
-
-SMALL = tuple(max(3, size // 50) for size in VOCABULARIES)
-
-
-def drawn(world, day, count=30_000):
-    return [np.concatenate(parts) for parts in zip(*world.day(day, count), strict=True)]
-
-
-@pytest.fixture(scope="module")
-def world():
-    return ClickWorld(SMALL, days=5, seed=3)
-
-
-def test_a_function_of_its_arguments():
-    one, other, another = (synthetic_clicks(1000, SMALL, days=5, seed=seed) for seed in (0, 0, 1))
-    assert (one.values == other.values).all()
-    assert (one.clicked == other.clicked).all()
-    assert (one.values != another.values).any()
-    assert one.values.shape == (1000, WIDTH)
-    last = drawn(ClickWorld(SMALL, 5, 0), day=4, count=200)  # whatever was drawn for the days before it
-    assert (one.values[800:] == last[0]).all()
-    assert (one.clicked[800:] == last[1]).all()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_base_rate(seed):
-    world = ClickWorld(SMALL, days=5, seed=seed)
-    rates = [drawn(world, day)[1].mean() for day in range(5)]
-    assert np.mean(rates) == pytest.approx(BASE_RATE, abs=0.03)
-    assert drawn(world, 2)[1].mean() == pytest.approx(BASE_RATE, abs=0.015)
-
-
-def test_ids_lie_in_their_tables_and_popularity_has_a_long_tail(world):
-    values, _ = drawn(world, 4)
-    ids = values[:, 13:]
-    assert (ids >= 0).all()
-    assert (ids < np.array(SMALL)).all()
-    assert 0.01 < (ids == 0).mean() < 0.4  # missing values
-    largest = int(np.argmax(SMALL))
-    counts = np.sort(np.bincount(ids[ids[:, largest] > 0, largest], minlength=SMALL[largest]))[::-1]
-    ranks = np.array([1, 4, 16, 64, 256])
-    slope = np.polyfit(np.log(ranks), np.log(counts[ranks - 1]), 1)[0]
-    assert -1.3 < slope < -0.7  # a power law near Zipf's
-    assert np.median(counts) < counts.sum() / 1000

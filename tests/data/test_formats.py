@@ -74,11 +74,6 @@ def test_columns_with_types_in_the_header_go_by_their_names(tmp_path, name):
     assert raw(read_interactions(tmp_path / name, item_column="item_id", where="rating >= 4")) == EXPECTED[1:]
 
 
-def test_dates_in_lines_without_a_header(tmp_path):
-    (tmp_path / "log.txt").write_text("a x 2020-01-02\na y 2020-01-01T23:59:59\nb x 2020-01-01\n")
-    assert raw(read_interactions(tmp_path / "log.txt")) == [("a", "y"), ("a", "x"), ("b", "x")]
-
-
 def test_a_header_is_no_event(tmp_path):
     (tmp_path / "log.txt").write_text("user_id item_id\n1 2\n1 3\n")
     with pytest.raises(UserError, match="starts with a header, 'user_id item_id': remove it"):
@@ -151,21 +146,7 @@ def test_a_value_of_a_frame_is_read_alike_whatever_others_hold(values: list[Any]
     assert devices([]) == devices(["odd"]) == devices([Decimal("3.25")])
 
 
-def test_lists_beside_single_values_in_a_frame_are_refused() -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"user_id": [1, 2], "item_id": [["a", "b"], "a"]})
-    with pytest.raises(UserError, match="holds lists and single values"):
-        read_frame(frame)
-
-
 def test_the_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text('{"user": 1, "item": 2}\n\n{"user": 1, "it\n{"user": 1, "item": 2}\n')
     with pytest.raises(UserError, match="log.jsonl line 3 is not a JSON object: mend it"):
         read_interactions(tmp_path / "log.jsonl")
-
-
-@pytest.mark.parametrize("empty", ['""', '"  "', ""])
-def test_an_empty_text_is_a_missing_value_in_a_condition(tmp_path: Path, empty: str) -> None:
-    (tmp_path / "log.csv").write_text(f"user,item,time,kind\n1,a,1,x\n1,b,2,{empty}\n1,c,3,y\n")
-    for where, items in (("kind IS NOT NULL", ["a", "c"]), ("kind IS NULL", ["b"]), ("kind <> 'x'", ["c"])):
-        assert read_interactions(tmp_path / "log.csv", where=where).item_ids == items

@@ -12,8 +12,6 @@ from dprec.data import Sequences
 from dprec.data.logs.histories import visits
 from dprec.errors import UserError
 from dprec.models import DPFormer, Spectral
-from dprec.run.console import data_table
-from dprec.run.tasks.ranking import Ranking
 
 ITEMS = [f"i{n:02}" for n in range(30)]
 DAY = 86_400
@@ -184,39 +182,6 @@ def test_days_are_days_in_any_unit(unit):
     assert targets_of(made, made.test_dataloader()) == targets_of(wanted, wanted.test_dataloader())
 
 
-def test_the_first_moment_of_the_test_belongs_to_it():
-    """With a day of test, what happened a day before the last event is not in it, and what did a second later is."""
-    rows = [(user, item, END - 3 * DAY + place) for user in "abc" for place, item in enumerate("xyz")]
-    rows += [("a", "x", END), ("b", "y", END - DAY), ("c", "z", END - DAY + 1)]
-    made = data(pl.DataFrame(rows, schema=["user", "item", "time"], orient="row"), test_days=1, validation=False)
-    assert [len(history) for history in lists(made)] == [3, 4, 3]
-    assert [target for _, target in targets_of(made, made.test_dataloader())] == [["x"], ["z"]]
-
-
-@pytest.mark.parametrize(
-    ("setting", "said", "assumed"),
-    [
-        (DAYS, "the items of the last 7 days of the log", "14 days before the last event"),
-        (SHARE, "the last 0.2 of each user's items", None),
-    ],
-)
-def test_reports_say_what_was_held_out(setting, said, assumed):
-    made = data(log(), **setting)
-    protocol = Ranking().describe(made)["protocol"]
-    assert protocol.startswith(f"{said}, full ranking over the catalogue")
-    assert "each counts once" in protocol
-    assert "for validation and not for training" in protocol
-    assert "precision@k is hit@k / k" not in protocol
-    assert said in Ranking().size(made)
-    table = data_table(made.summary, "log")
-    shown = dict(zip(table.columns[0].cells, table.columns[1].cells, strict=True))
-    assert shown["held out for the test"] == said
-    assert shown["events tested"] == f"{made.summary['events_tested']:,}"
-    found = [sentence for sentence in made.assumptions if "moment when training ends" in sentence]
-    assert len(found) == (assumed is not None)
-    assert assumed is None or assumed in found[0]
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -243,10 +208,3 @@ def test_what_cannot_be_held_out(settings, message):
 def test_days_need_times_with_a_unit(frame, message):
     with pytest.raises(UserError, match=message):
         data(frame, **DAYS).setup()
-
-
-def test_invented_data_has_no_days_but_shares():
-    options = {"dataset": "synthetic", "synthetic_users": 50, "synthetic_items": 20, "batch_size": 5}
-    with pytest.raises(UserError, match="data.test_days needs times"):
-        Sequences(**options, test_days=1).setup()
-    assert next(iter(Sequences(**options, **SHARE).test_dataloader())).target.dim() == 2

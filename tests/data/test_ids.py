@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dprec.data import Catalogue
-from dprec.data.logs.ids import MISSING, in_order, normal_texts
+from dprec.data.logs.ids import in_order, normal_texts
 from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 
@@ -119,11 +118,6 @@ def test_characters_that_nobody_sees_make_no_users(unseen, form):
     assert normal_texts([unseen]) == [None]
 
 
-@pytest.mark.parametrize("zero", ["-0", "-0.0", "-0.", " -0 "])
-def test_zero_is_one_user_whatever_its_sign(zero):
-    assert normal_texts([zero, "-1", "-00"]) == ["0", "-1", "-00"]
-
-
 def test_users_that_only_look_alike_are_counted_and_said(tmp_path, capsys):
     users = ["Ann", "ann", "a nn", "007", "7", "\uff17", "bob"]
     (tmp_path / "log.csv").write_text("user,item,time\n" + "".join(f"{user},x,{n}\n" for n, user in enumerate(users)))
@@ -140,30 +134,6 @@ def test_a_row_without_an_item_counts_for_nothing(tmp_path, capsys):
     pl.DataFrame({"user": ["a", "b"], "item": ["p", None], "time": [1, None]}).write_parquet(tmp_path / "x.parquet")
     assert read_interactions(tmp_path / "x.parquet").item_ids == ["p"]
     assert "1 row has no item id and counts for nothing" in capsys.readouterr().err
-
-
-def test_an_error_counts_rows_as_they_stand_in_the_file(tmp_path):
-    (tmp_path / "log.csv").write_text("user,item,time\n,,\nann,x,1\nann,y,soon\n")
-    with pytest.raises(UserError, match="data row 3 has a time"):
-        read_interactions(tmp_path / "log.csv")
-
-
-def test_a_catalogue_and_a_history_are_read_as_a_log_is(tmp_path):
-    (tmp_path / "items.txt").write_text("12.0\n 7\u00a0\n007\ncafe\u0301\nNULL\n")
-    catalogue = Catalogue.read(tmp_path / "items.txt")
-    assert catalogue.ids == ["12", "7", "007", "caf\u00e9"]
-    assert catalogue.encode_history(["7.0", " 12", "caf\u00e9", "07", "NULL"]) == ([2, 1, 4], ["07", "NULL"])
-    (tmp_path / "items.txt").write_text("12\n7\n12.0\n")
-    with pytest.raises(UserError, match=r"item '12' twice \(lines 1 and 3\)"):
-        Catalogue.read(tmp_path / "items.txt")
-
-
-@pytest.mark.full
-@given(st.text(max_size=8))
-def test_reading_twice_is_reading_once(text):
-    (once,) = normal_texts([text])
-    assert once is None or normal_texts([once]) == [once]
-    assert once is None or once.lower() not in MISSING
 
 
 @given(st.lists(st.one_of(st.integers(0, 10**19).map(str), st.text("019a.- ", min_size=1)), unique=True, max_size=9))

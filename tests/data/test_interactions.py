@@ -109,16 +109,6 @@ def test_columns_are_named_by_the_user(tmp_path):
     assert events.user.tolist() == [0, 0]
 
 
-def test_one_column_may_serve_twice(tmp_path):
-    path = written(tmp_path, "log.csv", "user,item\nx,3\nx,1\n")
-    assert histories(read_interactions(path, time_column="item")) == {"0": ["1", "3"]}
-
-
-def test_a_format_can_be_forced(tmp_path):
-    path = written(tmp_path, "events.log", "user,item,time\nx,p,1\n")
-    assert histories(read_interactions(path, format="csv")) == {"0": ["p"]}
-
-
 BROKEN = [
     ("log.csv", "", "is empty"),
     ("log.csv", "user,item,time\n", "is empty"),
@@ -157,13 +147,6 @@ def test_broken_files_are_named_in_one_line(tmp_path, name, content, message):
     assert name in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["user,item,time\nu,caf\xe9,1\n", "user,caf\xe9,item,time\nu,1,p,1\n"])
-def test_other_encodings_are_named(tmp_path, text):
-    (tmp_path / "log.csv").write_bytes(text.encode("latin1"))
-    with pytest.raises(UserError, match="not UTF-8"):
-        read_interactions(tmp_path / "log.csv")
-
-
 def test_without_times_the_order_of_rows_counts_and_is_said(tmp_path, capsys):
     path = written(tmp_path, "log.csv", "user,item\n1,11\n0,11\n1,9\n1,10\n")
     assert histories(read_interactions(path)) == EXPECTED
@@ -172,12 +155,6 @@ def test_without_times_the_order_of_rows_counts_and_is_said(tmp_path, capsys):
     assert said.count("\n") == 1
     with pytest.raises(UserError, match="no column 'when'"):
         read_interactions(path, time_column="when")
-
-
-def test_times_must_be_times(tmp_path):
-    pl.DataFrame({"user": ["a"], "item": ["p"], "time": [True]}).write_parquet(tmp_path / "x.parquet")
-    with pytest.raises(UserError, match="holds Boolean"):
-        read_interactions(tmp_path / "x.parquet")
 
 
 def test_a_wrong_column_lists_the_columns_there_are(tmp_path):
@@ -193,19 +170,3 @@ def test_columns_that_could_be_the_users_too_are_named(tmp_path, capsys):
     assert "'user' is taken for the user, not 'uid': if that is wrong, set data.user_column" in capsys.readouterr().err
     assert len(read_interactions(path, user_column="uid").user_ids) == 2
     assert not capsys.readouterr().err
-
-
-def test_a_column_is_not_user_and_item_at_once(tmp_path):
-    path = written(tmp_path, "log.csv", "user,item,time\n1,2,3\n")
-    with pytest.raises(UserError, match="'item' would be both user and item"):
-        read_interactions(path, user_column="item")
-
-
-def test_a_column_name_without_columns_is_not_ignored(tmp_path):
-    with pytest.raises(UserError, match="has no column 'who'"):
-        read_interactions(written(tmp_path, "pairs.txt", "1 2\n"), user_column="who")
-
-
-def test_a_missing_file_says_where_to_put_it(tmp_path):
-    with pytest.raises(UserError, match=r"no file .*log\.csv: put the interaction log there or set data\.path"):
-        read_interactions(tmp_path / "log.csv")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,6 @@ import pytest
 
 from dprec.data import Clicks
 from dprec.data.click_logs import log as reading
-from tests.commands.support import environment
 from tests.data.test_named_clicks import alike, everything
 
 ROWS = 3000
@@ -94,37 +90,3 @@ def test_it_is_read_once_and_says_again_what_it_said(
     assert sorted(file.name for file in home.iterdir()) == [
         *("clicked.uint8", "meta.json", "time.int64", "user.int32", "values.int32")
     ]
-
-
-MEMORY = """
-import sys
-from pathlib import Path
-import numpy as np
-from dprec.data import Clicks
-from dprec.data.formats import format
-format.ROWS = 1 << 14
-categories = {f"c{n}": 1000 for n in range(60)}
-data = Clicks("clicks", sys.argv[1], categories=categories, cache=sys.argv[2] or None, batch_size=100, days=5)
-data.setup()
-for first in range(0, len(data.training), 5000):
-    data.training.__getitems__(range(first, min(first + 5000, len(data.training))))
-(peak,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]  # `getrusage` counts the parent's
-print(int(peak.split()[1]) / 1024)
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux to know a process's memory")
-def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
-    """60 features of 400,000 records are 96 MB."""
-    rng = np.random.default_rng(0)
-    columns = {f"c{n}": rng.integers(0, 9, 400_000, dtype=np.int8) for n in range(60)}
-    pl.DataFrame({**columns, "clicked": rng.integers(0, 2, 400_000)}).write_parquet(tmp_path / "log.parquet")
-    peaks = []
-    for cache in ("", str(tmp_path / "cache"), str(tmp_path / "cache")):
-        words = [sys.executable, "-c", MEMORY, str(tmp_path / "log.parquet"), cache]
-        ran = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=300)
-        assert ran.returncode == 0, ran.stderr
-        peaks.append(float(ran.stdout))
-    assert peaks[1] < peaks[0] - 80, peaks
-    assert peaks[2] < peaks[0] - 80, peaks

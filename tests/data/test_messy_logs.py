@@ -2,10 +2,8 @@
 
 import gzip
 
-import polars as pl
 import pytest
 
-from dprec.data import Sequences
 from dprec.data.logs.interactions import read_interactions
 from dprec.errors import UserError
 
@@ -71,46 +69,3 @@ def test_a_gzip_file_that_ends_too_soon(tmp_path):
         (tmp_path / "log.csv.gz").write_bytes(whole[:size])
         with pytest.raises(UserError):
             read_interactions(tmp_path / "log.csv.gz")
-
-
-def test_one_user_with_50_000_events_is_one_user_like_others(tmp_path):
-    """The long history is kept whole, a model sees its end, and it is ranked once."""
-    rows = [("bot", f"i{n * 7919 % 500:03}", n) for n in range(50_000)]
-    rows += [(f"u{user}", f"i{(user + place) % 500:03}", place) for user in range(30) for place in range(8)]
-    frame = pl.DataFrame(rows, schema=["user", "item", "time"], orient="row")
-    frame.sample(fraction=1, shuffle=True, seed=0).write_csv(tmp_path / "log.csv")
-    data = Sequences("file", str(tmp_path / "log.csv"), min_events=0, max_length=20, batch_size=5)
-    assert data.users == 31
-    assert data.summary["longest_history"] == 50_000
-    bot = data.training.of(0)
-    assert [data.catalogue.raw(int(item)) for item in bot[:3]] == [item for _, item, _ in rows[:3]]
-    (batch,) = data.train_dataloader().dataset[0]
-    assert batch.targets.tolist() == [bot[-20:].tolist()]
-    ranked = [len(target) for target in (batch.target for batch in data.test_dataloader())]
-    assert sum(ranked) == 31
-    several = Sequences("file", str(tmp_path / "log.csv"), min_events=0, batch_size=5, test_events=0.2)
-    assert sum(len(batch) for batch in several.test_dataloader()) == 31
-
-
-def one_wrong_line(path, right, wrong):
-    """Write a log whose 30th event is wrong, packed where the name says so."""
-    lines = ["user_id,title,item_id,timestamp", *(right.format(n % 9, n % 7, n) for n in range(50))]
-    lines[30] = wrong
-    text = "\n".join(lines).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-    return path
-
-
-@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
-def test_a_line_with_too_many_fields_is_found_where_not_all_columns_are_asked_for(tmp_path, name):
-    """Polars looks at all fields of a line only where all are read; the others would have moved by one."""
-    path = one_wrong_line(tmp_path / name, "u{},a film,i{},{}", "u1,Alien, Resurrection,i3,29")
-    with pytest.raises(UserError, match="has lines with more fields than the first, such as line 31: mend"):
-        read_interactions(str(path))
-
-
-@pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
-def test_a_quote_that_does_not_end_is_found_behind_others_that_do(tmp_path, name):
-    path = one_wrong_line(tmp_path / name, 'u{},"a\nfilm",i{},{}', 'u1,"a film,i3,29')
-    with pytest.raises(UserError, match='has a field in line 60 that begins with a quote and does not end, "a film'):
-        read_interactions(str(path))

@@ -1,7 +1,6 @@
 """The download, against a GroupLens of our own in a folder."""
 
 import hashlib
-import time
 import zipfile
 
 import pytest
@@ -92,25 +91,6 @@ def test_without_a_network_a_stand_in_says_what_it_is(offline, tmp_path):
     assert not (tmp_path / "data").exists()
 
 
-def test_a_silent_host_is_given_up(monkeypatch):
-    monkeypatch.setattr(movielens, "PATIENCE", 0.0)
-    monkeypatch.setattr(movielens, "urlopen", lambda *_, **__: time.sleep(10))
-    with pytest.raises(movielens.FetchError, match="no answer"):
-        movielens._answer("x")
-
-
-def test_a_log_that_is_named_but_missing_is_not_replaced(offline):
-    """A typing error in a path must not train on something else."""
-    with pytest.raises(UserError, match="there is no file"):
-        Sequences(dataset="movielens-1m", path="ml-1m.txt.gz", on_missing="stand-in").setup()
-
-
-def test_a_log_of_ones_own_is_not_called_movielens(offline, tmp_path):
-    for name, called in (("ratings.dat", "movielens-1m"), ("mine.dat", "mine")):
-        (tmp_path / name).write_text(RATINGS)
-        assert Sequences(dataset="movielens-1m", path=name).name == called
-
-
 @pytest.mark.parametrize(
     ("dataset", "place"),
     [
@@ -128,11 +108,3 @@ def test_a_release_is_found_in_its_folder(offline, tmp_path, dataset, place):
     log.write_text(("userId,movieId,rating,timestamp\n" if log.suffix == ".csv" else "") + text)
     for name in (dataset, "file"):
         assert Sequences(dataset=name, path=str(tmp_path / "here")).users == 6
-
-
-def test_a_neighbours_release_is_not_taken(offline, tmp_path):
-    """ml-20m and ml-25m have files of the same name."""
-    (tmp_path / "ml-20m").mkdir()
-    (tmp_path / "ml-20m" / "ratings.csv").write_text("userId,movieId,timestamp\n1,1,1\n")
-    with pytest.raises(UserError, match="movielens-25m is not in"):
-        Sequences(dataset="movielens-25m", path=str(tmp_path)).setup()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from rich.console import Console
 
 from dprec.data import ClickBatch, Clicks
 from dprec.errors import UserError
 from dprec.models.clicks import log_counts
-from dprec.run.console import data_table
 
 ROWS = 20
 FRAME = pl.DataFrame(
@@ -71,16 +68,6 @@ def test_what_a_record_holds(tmp_path: Path) -> None:
     assert batch.categories[:, 0].min() > 0
     assert batch.categories[:, 0].max() < 50
     assert (data.unit, data.users, data.base_rate) == ("record", 16, 6 / 16)
-
-
-def test_a_feature_may_stand_in_the_names_of_folders(tmp_path: Path) -> None:
-    for (device,), rows in FRAME.drop_nulls("device").group_by("device"):
-        home = tmp_path / f"log/device={device.strip()}"
-        home.mkdir(parents=True, exist_ok=True)
-        rows.drop("device").write_parquet(home / f"{len(device)}.parquet")
-    options = {**FEATURES, "days": 5, "batch_size": 4, "time_column": "at"}
-    folders = Clicks(dataset="clicks", path=str(tmp_path / "log"), **options)
-    assert alike(everything(folders), everything(of(FRAME.drop_nulls("device"), tmp_path, time_column="at")))
 
 
 def test_a_record_is_read_without_a_look_at_others(tmp_path: Path) -> None:
@@ -167,67 +154,8 @@ def test_mistakes_are_named_in_one_line(
     assert says in str(caught.value)
 
 
-def test_formats_without_named_columns_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "u.data").write_text("1\t2\t3\t4\n" * 9)
-    with pytest.raises(UserError, match="has no columns .*: its columns are user, item, rating, time"):
-        Clicks(dataset="clicks", path=str(tmp_path / "u.data"), categories={"ad": 9}).setup()
-
-
 @pytest.mark.parametrize("label", [0, 1])
 def test_labels_that_are_all_the_same_are_refused_before_anything_is_spent(label: int, tmp_path: Path) -> None:
     data = of(FRAME.with_columns(clicked=pl.lit(label)), tmp_path)
     with pytest.raises(UserError, match="all 20 records have the same label.*set data.clicked"):
         data.load()
-
-
-def test_ids_that_may_be_one_person_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each of them is protected by itself."""
-    split = FRAME.with_columns(
-        user_id=pl.Series([["ann", "Ann", "bob", "cid", "7", "007"][n % 6] for n in range(ROWS)])
-    )
-    of(split, tmp_path, user_column="user_id").setup()
-    assert "4 user ids differ from another one by no more than case" in capsys.readouterr().err
-    of(FRAME, tmp_path, user_column="user_id").setup()
-    assert not capsys.readouterr().err
-
-
-def test_values_that_no_list_has_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list of wrong spellings would be a feature that says nothing."""
-    frame = FRAME[:8].with_columns(
-        device=pl.Series(["ios", "tv", None, "android"] * 2),
-        tags=pl.Series([["a", "b"], ["b"], [], ["c", "d"]] * 2),
-    )
-    lists = {"device": ["iOS", "tv"], "tags": ["a", "b", "c"]}
-    of(frame, tmp_path, categories=lists, bags={"tags": 2}).setup()
-    said = capsys.readouterr().err
-    assert "4 of 8 records have a value of 'device' that data.categories does not list" in said
-    assert "2 of 8 records have a value of 'tags'" in said
-    of(frame, tmp_path, categories={"device": ["ios", "tv", "android"]}).setup()
-    assert not capsys.readouterr().err
-
-
-def test_what_was_read_is_a_table_for_the_owner(tmp_path: Path) -> None:
-    log = FRAME.with_columns(user_id=pl.when(pl.col("user_id") == "u2").then(None).otherwise("user_id"))
-    data = of(log, tmp_path, user_column="user_id", time_column="at", where="ad_id != 103", validation=True)
-    assert data.summary == {
-        "rows": 20,
-        "not_as_where_says": 3,
-        "without_user_id": 3,
-        "time_from": "column 'at'",
-        "times": "2020-09-13 12:26 to 2020-09-13 12:26",
-        "records": 14,
-        "records_of_training": 8,
-        "records_of_validation": 3,
-        "records_of_test": 3,
-        "clicks_of_training": 3,
-        "clicks_of_validation": 2,
-        "clicks_of_test": 1,
-        "people": 5,
-    }
-    console = Console(width=100, record=True, quiet=False, file=StringIO())
-    console.print(data_table(data.summary, "log"))
-    shown = [" ".join(line.replace("│", " ").split()) for line in console.export_text().splitlines()]
-    assert "rows left out by data.where 3" in shown
-    assert "records for training 8, 37.50% clicked" in shown
-    assert "last records, for the test 3, 33.33% clicked" in shown
-    assert "people of the training 5" in shown

@@ -102,26 +102,6 @@ def test_a_users_history_in_one_row(tmp_path):
         assert raw(read_interactions(tmp_path / name)) == EXPECTED
 
 
-def test_columns_that_hold_no_ids(tmp_path):
-    table = frame().with_columns(pl.struct("item_id").alias("item_id"))
-    table.write_parquet(tmp_path / "struct.parquet")
-    with pytest.raises(UserError, match=r"column 'item_id' holds Struct.*cannot be the item: set data\.item_column"):
-        read_interactions(tmp_path / "struct.parquet")
-    frame().with_columns(pl.col("timestamp").reshape((-1, 1)).arr.to_list()).write_parquet(tmp_path / "times.parquet")
-    with pytest.raises(UserError, match="'timestamp' holds lists and 'item_id' does not"):
-        read_interactions(tmp_path / "times.parquet")
-    frame().with_columns(user_id=pl.concat_list("user_id")).write_parquet(tmp_path / "user.parquet")
-    with pytest.raises(UserError, match="column 'user_id' holds List"):
-        read_interactions(tmp_path / "user.parquet")
-
-
-def test_a_day_beside_a_clock_is_asked_about(tmp_path):
-    (tmp_path / "log.csv").write_text("user,item,date,time\na,x,2020-01-02,0802\na,y,2020-01-01,0930\n")
-    with pytest.raises(UserError, match="has 'date' and 'time': set data.time_column to the right one"):
-        read_interactions(tmp_path / "log.csv")
-    assert raw(read_interactions(tmp_path / "log.csv", time_column="date")) == [("a", "y"), ("a", "x")]
-
-
 def rows_in_folders(folder, hours=range(3)):
     """Partitions of the hour and the shop, which are in the names of folders alone."""
     for hour in hours:
@@ -142,61 +122,3 @@ def test_what_the_names_of_folders_hold_is_a_column_where_it_is_asked_for(tmp_pa
     assert len(read_interactions(tmp_path / "log", user_column="shop")) == 9  # the others have no user
     with pytest.raises(UserError, match=r"names no column 'day': its columns are .*timestamp, hour, shop"):
         read_interactions(tmp_path / "log", where="day = 1")
-
-
-def test_days_of_folders_can_be_the_times(tmp_path):
-    for day, rows in (("2020-01-02", ROWS[:1]), ("2020-01-01", ROWS[1:])):
-        (tmp_path / f"log/day={day}").mkdir(parents=True)
-        frame(rows).drop("timestamp").write_csv(tmp_path / f"log/day={day}/part-0.csv")
-    found = read_interactions(tmp_path / "log", time_column="day")
-    assert raw(found) == [("0", "11"), ("1", "11"), ("1", "10"), ("1", "9")]
-    assert found.facts["times"] == "2020-01-01 to 2020-01-02"
-
-
-def test_a_file_alone_has_the_columns_that_it_holds(tmp_path):
-    rows_in_folders(tmp_path / "log", range(1))
-    part = next((tmp_path / "log").rglob("*.parquet"))
-    with pytest.raises(UserError, match="has no column 'hour'"):
-        read_interactions(part, item_column="hour")
-
-
-DUCK = {
-    "one file": "copy events to '{}/log.parquet' (format parquet)",
-    "compressed": "copy events to '{}/log.csv.gz' (format csv, header, compression gzip)",
-    "a file of each thread": "copy events to '{}/log' (format parquet, per_thread_output)",
-    "by hash of the user": """
-        copy (select *, hash(user_id) % 4 as bucket from events)
-        to '{}/log' (format parquet, partition_by (bucket), compression zstd)""",
-    "by day": """
-        copy (select *, strftime(to_timestamp(timestamp), '%Y-%m-%d') as day from events)
-        to '{}/log' (format parquet, partition_by (day))""",
-    "csv by day": """
-        copy (select *, strftime(to_timestamp(timestamp), '%Y-%m-%d') as day from events)
-        to '{}/log' (format csv, partition_by (day))""",
-    "json lines": "copy events to '{}/log.json' (format json)",
-    "sorted, as whole histories": """
-        copy (select user_id, list(item_id order by timestamp) as item_id, list(timestamp order by timestamp) as
-        timestamp from events group by user_id) to '{}/log.parquet' (format parquet)""",
-}
-
-
-@pytest.mark.parametrize("query", list(DUCK))
-def test_what_duckdb_writes_is_read(tmp_path, query):
-    duckdb = pytest.importorskip("duckdb")
-    rows = [(f"u{n % 17}", f'item {n * 7 % 23}, "ä"', 1_600_000_000 + n * 3600) for n in range(300)]
-    table = frame(rows)
-    table.write_parquet(tmp_path / "source.parquet")
-    with duckdb.connect() as connection:
-        connection.execute(f"create table events as select * from '{tmp_path}/source.parquet'")
-        connection.execute(DUCK[query].format(tmp_path))
-    (tmp_path / "source.parquet").unlink()
-    (log,) = tmp_path.iterdir()
-    found = read_interactions(log)
-    expected = table.sort("timestamp").group_by("user_id", maintain_order=True).all()
-    assert dict(expected.select("user_id", "item_id").iter_rows()) == {
-        user: [found.item_ids[item] for item in found.item[first:end]]
-        for user, first, end in zip(found.user_ids, found.offsets, found.offsets[1:], strict=False)
-    }
-    if query.endswith("by day"):
-        first = read_interactions(log, where="day = '2020-09-13'")
-        assert len(first) == sum(time < 1_600_041_600 for _, _, time in rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations, islice, pairwise
+from itertools import combinations, islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,6 @@ from scipy import stats
 from torch.utils.data import DataLoader
 
 from dprec.data import Clicks, PoissonBatches, ShuffledBatches
-from dprec.data.datasets.invented import ClickWorld
 from dprec.data.draws.length import planned_steps, steps_of
 from dprec.data.draws.poisson import PeriodBatches
 from dprec.errors import UserError
@@ -62,10 +61,6 @@ def test_small_rates_in_a_large_population():
     everyone = np.concatenate(drawn)
     cells = np.histogram(everyone, bins=np.linspace(0, users, 41))[0]
     assert p_value(cells, np.diff(np.ceil(np.linspace(0, users, 41)))) > 1e-6
-
-
-def test_a_rate_of_one_draws_everybody():
-    assert PoissonBatches(6, 6).draw(0).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_unseeded_draws_never_repeat():
@@ -173,12 +168,6 @@ def test_processes_with_secret_draws_deal_one_shuffle():
     assert sorted(user for step in range(5) for batches in dealt for user in batches.draw(step)) == [*range(50)]
 
 
-def test_processes_without_users_of_their_own_draw_nobody():
-    batches = PoissonBatches(2, 1)
-    batches.deal(5, 6, key=0)
-    assert [batches.draw(step).tolist() for step in range(5)] == [[]] * 5
-
-
 def stream(**options):
     given = {"dataset": "synthetic", "synthetic_records": 700, "table_scale": 1e-3, "batch_size": 20, "period_days": 2}
     return Clicks(**given | options)
@@ -206,14 +195,6 @@ def test_a_record_is_drawn_at_the_rate_of_its_period():
         few = law * 6000 >= 5
         assert stats.chisquare(sizes[few], law[few] / law[few].sum() * sizes[few].sum()).pvalue > 1e-6
     assert batches.rate == 0.5
-
-
-def test_batches_are_served_in_the_order_they_were_drawn_in():
-    batches = PeriodBatches([range(0, 30), range(30, 60)], expected_batch=10)
-    batches.step, batches.telling = 4, True
-    drawn = iter(batches)
-    users = [next(drawn), next(drawn)]
-    assert [batches.served(), batches.served(), batches.served()] == [(4, users[0]), (5, users[1]), None]
 
 
 @pytest.mark.parametrize(
@@ -244,27 +225,6 @@ def test_the_number_of_records_of_each_period_is_assumed_public():
     assert stream().fingerprint != stream(period_days=3).fingerprint
 
 
-def test_days_stand_in_for_the_days_of_the_dataset(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    data = stream(dataset="criteo-days", on_missing="stand-in", synthetic_records=480, period_days=6, test_days=6)
-    data.setup()
-    assert (data.stand_in, [len(period) for period, _ in data.batches.periods]) == (True, [120, 120, 120])
-
-
-def test_drift_moves_popularity_within_large_features_and_nothing_else():
-    sizes = [3, 50, 400] + [2] * 23
-    still, world = ClickWorld(sizes, days=6, seed=1), ClickWorld(sizes, days=6, seed=1, drift=0.2)
-    assert (still._rows_on(0) == world._rows_on(0)).all()
-    assert (still.traits == world.traits).all()
-    ends = np.cumsum(sizes)
-    for before, after in pairwise(world.drifted):
-        moved = np.flatnonzero(before != after)
-        assert 0.12 < len(moved) / 448 < 0.28
-        assert ((moved > ends[0]) & (moved < ends[2])).all()  # of the two large ones
-        assert all(sorted(before[a:b]) == sorted(after[a:b]) for a, b in pairwise([0, *ends]))
-    assert len(still.drifted) == 1
-
-
 DRAWS = PoissonBatches(users=100, expected_batch=8)
 
 
@@ -281,22 +241,3 @@ def test_the_fewer_steps_count_where_both_are_given(steps: int, epochs: int | No
     assert steps_of(trainer(steps, epochs)) == expected
     own = SimpleNamespace(batches=DRAWS)
     assert steps_of(trainer(steps, epochs, datamodule=own, train_dataloader=None)) == expected
-
-
-def test_a_schedule_that_asks_before_there_is_a_loader_gets_the_same_length() -> None:
-    early = trainer(-1, 2, train_dataloader=None)
-
-    def setup_data() -> None:
-        early.train_dataloader = SimpleNamespace(batch_sampler=DRAWS)
-
-    early.fit_loop = SimpleNamespace(setup_data=setup_data)
-    assert steps_of(early) == 25
-
-
-def test_lightning_counts_where_nobody_knows_the_draws() -> None:
-    assert steps_of(trainer(-1, 2, train_dataloader=SimpleNamespace(batch_sampler=None))) == 26
-
-
-def test_a_run_without_a_length_is_refused() -> None:
-    with pytest.raises(UserError, match="length of training is not given: set trainer.max_epochs or"):
-        planned_steps(-1, None, DRAWS)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tracemalloc
-from dataclasses import asdict
 
 import numpy as np
 import polars as pl
@@ -14,12 +11,9 @@ import pytest
 import torch
 
 from dprec.data import Sequences
-from dprec.data.logs import grouping, store
-from dprec.data.logs import store as content
+from dprec.data.logs import grouping
 from dprec.data.logs.interactions import HowToRead, open_log, prepare_log, read_interactions
-from dprec.data.logs.store import ColumnStore, home_of
 from dprec.errors import UserError
-from tests.commands.support import environment
 
 
 @pytest.fixture
@@ -88,18 +82,6 @@ def test_another_log_or_another_way_to_read_it_is_prepared_anew(log, tmp_path):
     assert int((np.array(open_log(log, HowToRead(), cache).item) == 7).sum()) >= 2000
 
 
-def test_small_logs_leave_nothing_beside_them_and_large_ones_do(log, tmp_path, monkeypatch):
-    small = open_log(log, HowToRead(), None)
-    assert not isinstance(small.item, np.memmap)
-    assert [path.name for path in tmp_path.iterdir()] == ["log"]
-    monkeypatch.setattr(store, "LARGE", 1000)
-    same(open_log(log, HowToRead(), None), small)
-    home = home_of(log, asdict(HowToRead()), None)
-    assert home.parent == tmp_path
-    monkeypatch.undo()
-    assert isinstance(open_log(log, HowToRead(), None).item, np.memmap)  # since it is there
-
-
 def test_sequences_read_a_prepared_folder_by_its_path(log, tmp_path):
     prepare_log(log, HowToRead(), tmp_path / "home")
     options = {"dataset": "file", "batch_size": 10, "min_events": 3}
@@ -126,61 +108,11 @@ def test_a_folder_that_is_not_whole_is_recognised(log, tmp_path, name, harm):
     assert contents(tmp_path / "home") == expected
 
 
-def test_what_a_killed_process_left_is_in_nobodys_way(log, tmp_path, spilling):
-    prepare_log(log, HowToRead(), tmp_path / "clean")
-    work = tmp_path / ".home.part"
-    work.mkdir()
-    for name in ("3.events", "3.sorted", "items.all", "items.int32", "meta.json"):
-        (work / name).write_bytes(b"half" * 100)
-    prepare_log(log, HowToRead(), tmp_path / "home")
-    assert contents(tmp_path / "home") == contents(tmp_path / "clean")
-    assert not work.exists()
-
-
 def test_a_mistake_in_the_log_leaves_no_folder(tmp_path):
     (tmp_path / "log.csv").write_text("user,item,time\na,b,1\na,c,soon\n")
     with pytest.raises(UserError, match="row 2 has a time"):
         prepare_log(tmp_path / "log.csv", HowToRead(), tmp_path / "home")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
-
-
-def test_no_room_is_one_line(log, tmp_path):
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(UserError, match="cannot write .*set data.cache to a folder with enough room"):
-        open_log(log, HowToRead(), tmp_path / "cache")
-
-
-PREPARE = """
-import sys
-from pathlib import Path
-from dprec.data.formats import format
-from dprec.data.logs import grouping
-from dprec.data.logs.interactions import HowToRead, prepare_log
-grouping._TOGETHER, format.ROWS = 700, 512
-print("ready", flush=True)
-sys.stdin.readline()
-prepare_log(Path(sys.argv[1]), HowToRead(), Path(sys.argv[2]))
-"""
-
-
-def process(log, home):
-    """A process that has imported everything and waits for a line."""
-    words = [sys.executable, "-c", PREPARE, str(log), str(home)]
-    started = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
-    assert started.stdout.readline() == "ready\n"
-    return started
-
-
-@pytest.mark.full
-def test_two_processes_at_once_make_one_folder(log, tmp_path):
-    pair = [process(log, tmp_path / "home") for _ in range(2)]
-    for one in pair:
-        one.stdin.write("\n")
-        one.stdin.flush()
-    assert [one.wait(400) for one in pair] == [0, 0]
-    prepare_log(log, HowToRead(), tmp_path / "clean")
-    assert contents(tmp_path / "home") == contents(tmp_path / "clean")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["clean", "home", "log"]
 
 
 USERS, ITEMS = 300, 40
@@ -248,33 +180,3 @@ def test_memory_does_not_grow_with_events(tmp_path, protocol):
         tracemalloc.stop()
         assert all(batches)
     assert held[1] - held[0] < USERS * 480  # a byte for each event that the larger log has more
-
-
-def test_of_a_long_array_the_content_is_that_of_pieces_up_to_both_ends(monkeypatch):
-    monkeypatch.setattr(content, "_MOST", 64)
-    monkeypatch.setattr(content, "_BLOCK", 8)
-    long = np.arange(400, dtype=np.int32).reshape(200, 2)
-    before = content.content_of(long)
-    assert before == content.content_of(long.copy()) != content.content_of(long[::-1])
-    for place in (0, -1):
-        other = long.copy()
-        other[place] += 1
-        assert content.content_of(other) != before
-
-
-def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
-    store = ColumnStore(tmp_path / "missing", nameless=True)
-    store.add(items=np.array([1, 2, 3]))
-    whole = store.whole()["items"]
-    assert isinstance(whole, np.memmap)
-    assert whole.tolist() == [1, 2, 3]
-
-
-def test_a_disk_without_room(tmp_path):
-    store = ColumnStore(tmp_path, nameless=True)
-    store.add(items=np.zeros(1, dtype=np.int32))
-    store._files["items"].close()
-    with open("/dev/full", "wb", buffering=0) as full:
-        store._files["items"] = full
-        with pytest.raises(UserError, match=r"cannot write the histories .*: they take .* set data\.cache"):
-            store.add(items=np.zeros(10, dtype=np.int32))

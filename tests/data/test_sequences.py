@@ -1,7 +1,5 @@
 import gzip
-from types import SimpleNamespace
 
-import polars
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -139,26 +137,6 @@ def test_what_is_assumed_public(log, tmp_path):
     assert public.popularity[-1] == 0
 
 
-@pytest.mark.parametrize("form", ["jsonl", "json"])
-def test_columns_that_were_chosen_by_names_of_events_are_assumed_public(form, tmp_path):
-    """A header says which columns there are, whoever is in the log; a line of JSON is of somebody."""
-    path = tmp_path / f"log.{form}"
-    frame = polars.DataFrame({"user": [1, 1, 1, 2, 2, 2], "item": list("abcabc"), "time": range(6)})
-    frame.write_ndjson(path)
-    said = "the names of a JSON log's columns, by which they were chosen"
-    assert small(path, min_events=0, batch_size=1).assumptions[-1] == said
-    named = {"user_column": "user", "item_column": "item", "time_column": "time"}
-    assert said not in small(path, min_events=0, batch_size=1, **named).assumptions
-
-
-def test_the_items_of_a_stand_in_are_not_filtered_and_its_assumptions_do_not_say_so(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    data = Sequences(dataset="amazon-games", on_missing="stand-in", synthetic_users=30, synthetic_items=50)
-    assert data.stand_in
-    assert data.items == 51
-    assert not any("at least" in line for line in data.assumptions)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -179,41 +157,3 @@ def test_mistakes_are_one_line(log, options, message):
     with pytest.raises(UserError, match=message) as error:
         next(iter(small(log, **options).train_dataloader()))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("dataset", ["file", "movielens-1m", "amazon-games"])
-def test_a_path_to_parts_wins_over_a_recipes_dataset(tmp_path, dataset):
-    """A recipe names MovieLens; `--data.path` names a log of one's own, in parts."""
-    folder = tmp_path / "clicks.parquet"
-    folder.mkdir()
-    for number in range(3):
-        users = [f"u{user}" for user in range(12)]
-        frame = polars.DataFrame(
-            {"user": users, "item": [f"f{(user + number) % 12}" for user in range(12)], "time": number}
-        )
-        frame.write_parquet(folder / f"part-{number:05d}.snappy.parquet")
-    for path in (folder, folder / "part-*.parquet"):
-        data = Sequences(dataset=dataset, path=str(path), batch_size=4, min_events=0)
-        assert (data.users, data.items, data.name) == (12, 13, "clicks")
-
-
-def test_folders_without_one_log(tmp_path):
-    with pytest.raises(UserError, match=r"has none of ratings\.csv, ratings\.dat, u\.data"):
-        Sequences(dataset="file", path=str(tmp_path)).setup()
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "u.data").write_text("1\t1\t1\t1\n")
-    with pytest.raises(UserError, match="has several logs"):
-        Sequences(dataset="file", path=str(tmp_path)).setup()
-
-
-def test_a_card_takes_more_of_a_step_at_once():
-    def parts(device, tokens):
-        data = Sequences("synthetic", synthetic_users=9000, batch_size=9000, sampling="shuffle", tokens=tokens)
-        data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)))
-        (batches,) = data.train_dataloader()
-        assert sum(len(part.history) for part in batches) == 9000
-        assert tokens is None or max(part.history.numel() for part in batches) <= tokens
-        return len(batches)
-
-    assert parts("cuda", None) < parts("cpu", None) <= parts("cuda", 4096)

@@ -132,12 +132,6 @@ def test_a_text_is_padded_as_far_whoever_is_drawn_with_it(tmp_path: Path) -> Non
             assert any(own.shape[1] == len(row) and torch.equal(own[0], row) for own in alone.values())
 
 
-def test_a_long_text_is_cut_and_a_pair_at_its_longer_text(tmp_path: Path) -> None:
-    (ids, segments), *_ = HashedWords(100).read(["a " * 50], ["b " * 50], longest=10)
-    assert (len(ids), segments) == (10, [0] * 6 + [1] * 4)
-    assert read(written(tmp_path), max_length=8).load().log.lengths.max() == 8
-
-
 def test_the_words_of_a_public_text_are_said_to_be_public(tmp_path: Path) -> None:
     public = tmp_path / "public.txt"
     public.write_text("text text number of words never\n")
@@ -145,18 +139,6 @@ def test_the_words_of_a_public_text_are_said_to_be_public(tmp_path: Path) -> Non
     assert data.assumptions[1:] == [f"the text in {public}, which the list of words is from"]
     assert data.sizes["vocabulary"] == 4 + 5
     assert PublicWords(public, 6).read(["Text, never seen"], None, 9) == [([1, 4, 3, 5, 3, 2], [0] * 6)]
-
-
-def test_generated_classes_hang_on_rare_words() -> None:
-    """The frequent words tell nothing: the class is that of the most telling words."""
-    found = invented_texts(4000, classes=2, words=400)
-    words = [np.array([int(word[1:]) for word in text.split()]) for text in found["text"]]
-    counts = np.zeros((2, 400))
-    for own, label in zip(words, found["label"], strict=True):
-        np.add.at(counts[label], own, 1)
-    leaning = np.abs(counts[1] - counts[0]) / counts.sum(0).clip(1)
-    assert leaning[:50].max() < 0.2
-    assert (leaning[50:] > 0.6).mean() > 0.2
 
 
 @pytest.mark.parametrize(
@@ -180,19 +162,3 @@ def test_what_cannot_be_read_is_refused_in_one_line(settings: dict[str, Any], sa
         read(written(tmp_path), **settings)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_record_without_a_label_is_said_to_have_none(tmp_path: Path) -> None:
-    path = tmp_path / "texts.csv"
-    path.write_text("text,label\nwell made,1\ndull,\n")
-    with pytest.raises(
-        UserError, match="data row 2: 'label' is missing: want one of 0, 1; set data.labels.*with data.where"
-    ):
-        Texts(path=str(path)).load()
-
-
-def test_labels_of_one_class_are_said_to_be_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    read(written(tmp_path, ROWS.filter(pl.col("kind") == "bad")))
-    assert "30.csv: all 30 labels are 'bad', so there is nothing to tell apart" in capsys.readouterr().err
-    read(written(tmp_path))
-    assert "nothing to tell apart" not in capsys.readouterr().err

@@ -81,11 +81,6 @@ def test_what_is_no_time_is_shown_with_a_condition_that_leaves_it_out(tmp_path):
     assert [events.item_ids[item] for item in events.item] == ["v", "y"]
 
 
-def test_numbers_that_only_look_like_two_units_are_left_alone(tmp_path):
-    """A counter passes through both, and through what lies between."""
-    assert order(tmp_path, [300_000_000_000, 50_000_000_000, 300_000_000, 5]) == [3, 2, 1, 0]
-
-
 @pytest.mark.parametrize("name", ["log.csv", "log.txt"])
 def test_equal_times_give_no_order(tmp_path, name):
     mark = "," if name == "log.csv" else " "
@@ -95,50 +90,6 @@ def test_equal_times_give_no_order(tmp_path, name):
         read_interactions(tmp_path / name)
     events = read_interactions(tmp_path / name, time_column="rows")
     assert [events.item_ids[item] for item in events.item] == ["2", "0", "1"]
-
-
-def test_equal_times_of_different_users_are_fine(tmp_path):
-    (tmp_path / "log.csv").write_text("user,item,time\na,x,7\nb,y,7\n")
-    assert len(read_interactions(tmp_path / "log.csv")) == 2
-
-
-def test_a_few_times_of_no_unit_do_not_hide_two_units(tmp_path):
-    """As 1 for an unknown time."""
-    seconds = [1_577_836_800 + n for n in range(30)]
-    milliseconds = [1000 * (1_577_836_800 + n) for n in range(30)]
-    with pytest.raises(UserError, match="has times in seconds .* and in milliseconds"):
-        order(tmp_path, [*seconds, *milliseconds, 1, 2])
-
-
-@pytest.mark.parametrize("rows", [1, 2, 1000])
-def test_a_finer_kind_of_time_later_in_the_log_counts_for_all_of_it(tmp_path, monkeypatch, rows):
-    """Fractions after whole numbers, in another batch: all are read again as numbers with fractions."""
-    monkeypatch.setattr("dprec.data.formats.format.ROWS", rows)
-    assert order(tmp_path, [3, -2, 2, 2.5, 1, -2.5, 0.0, "1e2"]) == [5, 1, 6, 4, 2, 3, 0, 7]
-    with pytest.raises(UserError, match="beyond 2\\^53"):
-        order(tmp_path, [2**53 + 1, 2**53, 2.5])
-
-
-def test_parts_with_other_units_of_typed_times(tmp_path):
-    for number, unit in enumerate(("ms", "ns", "us")):
-        times = pl.Series([datetime(2020, 1, 1, 0, 0, 3 - number)]).cast(pl.Datetime(unit))
-        pl.DataFrame({"user": "u", "item": [number], "time": times}).write_parquet(tmp_path / f"{number}.parquet")
-    pl.DataFrame({"user": "u", "item": [3], "time": [datetime(2019, 1, 1).date()]}).write_parquet(
-        tmp_path / "3.parquet"
-    )
-    zoned = pl.Series([datetime(2020, 1, 1, 0, 30)]).dt.replace_time_zone("Europe/Berlin")
-    pl.DataFrame({"user": "u", "item": [4], "time": zoned}).write_parquet(tmp_path / "4.parquet")
-    events = read_interactions(tmp_path)
-    assert [events.item_ids[item] for item in events.item] == ["3", "4", "2", "1", "0"]
-
-
-def test_parts_with_numbers_and_dates(tmp_path):
-    for number, time in enumerate((5, datetime(2020, 1, 1))):
-        pl.DataFrame({"user": "u", "item": [number], "time": [time]}).write_parquet(tmp_path / f"{number}.parquet")
-    with pytest.raises(
-        UserError, match=r"1\.parquet: data row 1 has a date as its time, but rows before it have a number"
-    ):
-        read_interactions(tmp_path)
 
 
 @pytest.mark.parametrize("first", ["whole", "fraction"])
