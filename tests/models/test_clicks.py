@@ -64,17 +64,6 @@ def test_pctr_sees_all_features_side_by_side() -> None:
         assert torch.allclose(model.logits(batch)[record], model.output(model.network(seen))[0], atol=1e-6)
 
 
-def test_logistic_regression_is_linear_and_starts_undecided() -> None:
-    model, batch = Logistic(NUMBERS, VOCABULARIES), clicks_of(5)
-    assert all((table.weight == 0).all() for table in model.tables.tables)
-    with torch.no_grad():
-        for table in model.tables.tables:
-            table.weight[1:].normal_()
-    logits = [sum(v[0] for v in vectors) for vectors in written_out(model.tables, batch.categories)]
-    expected = torch.stack(logits) + model.counts(torch.log1p(batch.numbers.clamp(min=0)) / 10)[:, 0]
-    assert torch.allclose(model.logits(batch), expected, atol=1e-6)
-
-
 def test_the_full_models_have_the_published_sizes() -> None:
     with torch.device("meta"):
         mlperf = DLRM(13, [100] * 26, dim=128, bottom=[512, 256], top=[1024, 1024, 512, 256])
@@ -93,13 +82,6 @@ def test_a_longer_bag_of_padding_changes_nothing(name: str) -> None:
     model, batch = MODELS[name](), clicks_of(6)
     padded = ClickBatch(batch.numbers, F.pad(batch.categories, (0, 3), value=-1), batch.clicked)
     assert torch.allclose(model.losses(batch), model.losses(padded), atol=1e-6)
-
-
-def test_the_loss_is_the_cross_entropy_of_the_click() -> None:
-    model, batch = MODELS["pctr"](), clicks_of(6)
-    chance = model.logits(batch).sigmoid()
-    expected = -torch.where(batch.clicked == 1, chance, 1 - chance).log()
-    assert torch.allclose(model.losses(batch), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -127,16 +109,6 @@ def test_low_rank_tables_are_products() -> None:
     assert torch.equal(second, tables.tables[1].weight[[5]])  # narrow enough as it is
     assert [tuple(t.weight.shape) for t in tables.tables] == [(11, 3), (6, 2)]
     assert not tables(torch.tensor([[[-1, -1], [4, 4]]]))[0].any()
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_model_of_few_digits_is_judged_on_batches_as_they_are_read(name: str) -> None:
-    torch.manual_seed(0)
-    model, batch = MODELS[name](), clicks_of(6)
-    exact = model.logits(batch)
-    coarse = model.bfloat16().logits(batch)
-    assert coarse.dtype == torch.bfloat16
-    assert torch.allclose(coarse.float(), exact, atol=0.05)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -18,9 +18,7 @@ from dprec.models import (
     Learner,
     Logistic,
     TextItems,
-    Transformer,
 )
-from tests.privacy.support import data, trainer
 from tests.zoo import tagged
 from tests.zoo.recommenders import ITEMS, MODELS, dpformer
 
@@ -93,13 +91,3 @@ def test_a_click_model_exports_for_any_batch(kind: type[DLRM]) -> None:
     program = export(module, records(3), dynamic_shapes=(users, users)).module()
     batch = records(7)
     torch.testing.assert_close(program(*batch), module(*batch), rtol=1e-5, atol=1e-6)
-
-
-def test_a_trainer_predicts_scores() -> None:
-    module = data()
-    recommender = Transformer(module.items, dim=8, max_length=9, blocks=1)
-    run = trainer(None)
-    (scores, *_) = run.predict(recommender, module.val_dataloader())
-    batch = next(iter(module.val_dataloader()))
-    assert scores.shape == (len(batch), module.items)
-    torch.testing.assert_close(scores, recommender.eval().scores(batch))

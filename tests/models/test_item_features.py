@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 import torch
 
 from dprec.errors import UserError
-from dprec.fit import main as fit
-from dprec.models import GRU, DualEncoder, SequenceRecommender, Transformer
+from dprec.models import GRU, SequenceRecommender, Transformer
 from dprec.models.items.features import VALUES
 from dprec.serving.served import load
 from tests.commands.support import strict
@@ -61,16 +59,6 @@ def test_an_item_is_read_with_the_vectors_of_its_features(tmp_path: Path) -> Non
     assert torch.equal(read[0, 1], table.weight[0])
 
 
-def test_features_start_as_a_model_without_them(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    plain = Transformer(ITEMS, 6)
-    assert not [name for name in plain.state_dict() if "features" in name or "values" in name]
-    torch.manual_seed(0)
-    table = Transformer(ITEMS, 6, features=FEATURES, feature_file="later.csv").embedding
-    table.read_features(written(tmp_path), IDS)
-    assert torch.equal(table(torch.arange(ITEMS)), plain.embedding(torch.arange(ITEMS)))
-
-
 @pytest.mark.parametrize("kind", [Transformer, GRU])
 def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(kind: Any, tmp_path: Path) -> None:
     model, batch = model_of(kind, written(tmp_path)).double(), batch_of(6)
@@ -115,11 +103,6 @@ def test_no_model_trains_on_features_that_nobody_has_read() -> None:
         model.losses(batch_of(2))
 
 
-def test_two_tables_are_refused() -> None:
-    with pytest.raises(UserError, match="set model.tied to true"):
-        DualEncoder(ITEMS, 6, features=FEATURES, feature_file="films.csv")
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -142,15 +125,3 @@ def test_files_that_are_refused(text: str | bytes | None, words: str, tmp_path: 
     model = Transformer(ITEMS, 6, features=FEATURES, feature_file="films.csv")
     with pytest.raises(UserError, match=words):
         model.embedding.read_features(str(tmp_path / "films.csv"), IDS)
-
-
-def test_a_file_is_looked_at_before_the_log_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(tmp_path / "films.csv")
-    for model in (
-        {"class_path": "dprec.models.Transformer", "init_args": {"feature_file": file, "features": FEATURES}},
-        {"class_path": "dprec.models.TextItems", "init_args": {"text_file": file, "text_columns": ["title"]}},
-    ):
-        recipe = {"data": {"dataset": "file", "path": "no log", "batch_size": 20}, "model": model}
-        (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
-        assert fit([str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "run")]) == 2
-        assert f"_file {file}: give a CSV file" in capsys.readouterr().err

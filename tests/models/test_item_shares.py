@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from dprec.accounting.budget import PrivacyBudget
-from dprec.accounting.release import ExactSums, NoisySums, Release, release_events
+from dprec.accounting.release import ExactSums, NoisySums, release_events
 from dprec.data.logs.histories import Histories
 from dprec.data.selection.packing import TrainingUsers
 from dprec.errors import UserError
-from dprec.models.dpformer import DPFormer
 from dprec.models.items import shares as item_shares
 from dprec.noise.gaussian import GaussianNoise
 
@@ -85,22 +84,6 @@ def test_estimates_have_no_bias_between_head_and_tail(seed: int) -> None:
         assert found.positions == pytest.approx(positions, abs=0.03)
 
 
-def test_noise_alone_is_the_same_for_all_items() -> None:
-    """Where the noise drowns everything, no item looks frequent because of it."""
-    few = Histories.joined(np.array([0, 3, 6]), np.array([1, 2, 3, 1, 2, 4], dtype=np.int32))
-    found = item_shares.estimated_shares(ITEMS, LENGTH, 0.01, few, noisy(0.1, 0.01, 3))
-    for shares in (found.items, found.positions):
-        assert np.isfinite(shares).all()
-        assert ((shares > 0) & (shares <= 1)).all()
-
-
-def test_users_and_items_are_counted_by_two_releases_of_one_share() -> None:
-    lengths, frequencies = item_shares.releases(0.08)
-    assert lengths.share + frequencies.share == pytest.approx(0.08)
-    assert DPFormer(ITEMS, frequency_share=0.08).releases == (lengths, frequencies)
-    assert isinstance(lengths, Release)
-
-
 def test_nobody_adds_more_than_norm_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `estimated_shares` asks for has norm 1 for everybody already: nothing is scaled behind its back."""
     asked = []
@@ -121,13 +104,6 @@ def test_nobody_adds_more_than_norm_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert norm[below] == pytest.approx(norm[below][0])  # K², whatever the user's own number of items
     assert norm[below][0] == pytest.approx(mean, rel=0.05)
     assert norm[read > 1.1 * mean] == pytest.approx(read[read > 1.1 * mean])
-
-
-def test_a_user_with_one_event_is_read_by_nobody() -> None:
-    single = Histories.joined(np.array([0, 1, 4]), np.array([9, 1, 2, 1], dtype=np.int32))
-    found = item_shares.estimated_shares(ITEMS, LENGTH, 0.5, single, ExactSums())
-    assert found.items[[1, 2]] == pytest.approx([0.5, 0.5])
-    assert found.positions[:2] == pytest.approx([0.5, 0.5])
 
 
 def test_a_public_file_is_read_by_raw_id(tmp_path: Path) -> None:
@@ -154,9 +130,3 @@ def test_a_file_that_says_no_shares_is_refused(text: str | None, says: str, tmp_
         file.write_text(text)
     with pytest.raises(UserError, match=says):
         item_shares.public_shares(file, ["a"])
-
-
-@pytest.mark.parametrize("wrong", [{"frequencies": "public"}, {"frequency_file": "shares.csv"}])
-def test_a_file_goes_with_public(wrong: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="frequency_file"):
-        DPFormer(ITEMS, **wrong)  # type: ignore[arg-type]

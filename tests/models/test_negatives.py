@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,16 +9,13 @@ from torch import Tensor
 
 from dprec.data import SequenceBatch, Sequences
 from dprec.errors import UserError
-from dprec.gradients.clipping import Clipping
 from dprec.gradients.contributions import Rows, SharedRows
 from dprec.gradients.tape import Tape
-from dprec.gradients.uses.batches import LEAST_ROWS
-from dprec.models import DualEncoder, Transformer
+from dprec.models import Transformer
 from dprec.models.items import negatives
 from dprec.models.items.negatives import SharedNegatives, in_batch_softmax, sampled_softmax
 from dprec.training.callback import Privacy
 from dprec_kernels import catalogue_softmax
-from tests.one_micro_batch import add_clipped
 from tests.quiet import trainer
 from tests.zoo.recommenders import ITEMS, MODELS, batch_of, dual_encoder
 
@@ -56,14 +51,6 @@ def test_ones_own_target_is_no_negative() -> None:
     assert (hidden.grad == 0).all()
 
 
-def test_scores_of_padding_may_overflow() -> None:
-    hidden, table = torch.full((1, 2, DIM), 1e38, requires_grad=True), torch.full((ITEMS, DIM), 1e38)
-    loss = sampled_softmax(hidden, table, torch.zeros(1, 2, dtype=torch.long), torch.tensor([3, 4]), weight=11.0)
-    loss.sum().backward()
-    assert (loss == 0).all()
-    assert (hidden.grad == 0).all()
-
-
 def test_draws_are_distinct_items_of_the_catalogue_and_uniform() -> None:
     shared = SharedNegatives(ITEMS, 4)
     drawn = torch.stack([shared.of(step) for step in range(4000)])
@@ -92,14 +79,6 @@ def test_one_draw_serves_all_micro_batches_of_a_step(monkeypatch: pytest.MonkeyP
     assert len({draws[0] for draws in met.values()}) == 4
 
 
-def test_a_seed_repeats_the_draws_and_another_does_not() -> None:
-    drawn = []
-    for seed in (0, 0, 1):
-        torch.manual_seed(seed)
-        drawn.append(SharedNegatives(1000, 8).of(3).tolist())
-    assert drawn[0] == drawn[1] != drawn[2]
-
-
 @pytest.mark.parametrize("name", ["dual-encoder", "dual-encoder-tied", "transformer-negatives"])
 def test_no_users_gradient_is_as_large_as_the_table(name: str) -> None:
     model, batch = MODELS[name](), batch_of(5)
@@ -110,25 +89,6 @@ def test_no_users_gradient_is_as_large_as_the_table(name: str) -> None:
     uses = tape.contributions["embedding.weight"]
     assert {type(use) for use in uses} == {Rows, SharedRows}
     assert all(use.left.shape[2] < 8 for use in uses if isinstance(use, SharedRows))
-
-
-def test_a_private_step_on_a_large_catalogue_builds_nothing_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = []
-    take = torch.Tensor.new_empty
-    monkeypatch.setattr(
-        "dprec.gradients.contributions.building.workspace.take",
-        lambda name, shape, like: _noted(sizes, shape, like, take),
-    )
-    large, batch = DualEncoder(100_001, dim=6, negatives=50, max_length=9), batch_of(6)
-    sums = {name: torch.zeros_like(p, requires_grad=False) for name, p in large.named_parameters()}
-    add_clipped(sums, dict(large.named_parameters()), large.losses, batch, Clipping())
-    assert sizes
-    assert max(sizes) < LEAST_ROWS * 100 * 6
-
-
-def _noted(sizes: list[int], shape: tuple[int, ...], like: Tensor, take: Any) -> Tensor:
-    sizes.append(torch.Size(shape).numel())
-    return take(like, shape)
 
 
 def test_in_batch_negatives_are_the_distinct_targets_of_everybody(scored: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -158,12 +118,6 @@ def test_in_batch_negatives_train_without_privacy_and_are_refused_with_it() -> N
     assert "\n" not in str(caught.value)
     assert privacy.steps == 0
     assert torch.equal(model.embedding.weight, before)
-
-
-@pytest.mark.parametrize("wrong", [0, -3, "batch", True, 2.5])
-def test_negatives_that_make_no_sense_are_refused(wrong: Any) -> None:
-    with pytest.raises(UserError, match=r"model\.negatives"):
-        dual_encoder(negatives=wrong)
 
 
 def test_a_draw_depends_on_nobody() -> None:

@@ -73,21 +73,6 @@ def test_scores_start_from_the_shares_that_were_released(monkeypatch: pytest.Mon
         torch.testing.assert_close(scores[:, 1:] - model.scores(batch)[:, 1:], logs.expand(2, -1))
 
 
-@pytest.mark.full
-def test_scores_start_from_public_shares_at_no_price(tmp_path: Path) -> None:
-    module = data()
-    file, shares = tmp_path / "shares.csv", np.linspace(0.01, 0.9, module.items - 1)
-    rows = [f"{raw},{share}" for raw, share in zip(module.catalogue_ids, shares, strict=True)]
-    file.write_text("\n".join(["item,share", *rows]))
-    model = made(
-        module, popular=True, frequencies="public", frequency_file=str(file), learning_rate=1e-30, weight_decay=0.0
-    )
-    fit(model, module, privacy := private(), steps=1)
-    assert [event.what for event in privacy.ledger.events] == ["training"]
-    logs = torch.from_numpy(np.log(shares) - np.log(shares).mean()).float()
-    torch.testing.assert_close(model.embedding.weight.detach()[1:, -1], logs)
-
-
 def test_histories_are_read_without_popularity() -> None:
     module = data()
     model, history = made(module, popular=True).eval(), torch.tensor([[3, 7, 5]])
@@ -121,20 +106,6 @@ def test_rows_take_steps_by_their_shares() -> None:
     )
 
 
-def test_rows_of_a_sparse_gradient_step_alike() -> None:
-    found = []
-    for sparse in (False, True):
-        torch.manual_seed(0)
-        table, divisors = torch.nn.Parameter(torch.randn(6, 3)), torch.rand(6, 1) + 0.5
-        optimizer = PlainRows([table], 0.1, weight_decay=0.0, table=table, divisors=lambda d=divisors: d)
-        gradient = torch.randn(6, 3)
-        gradient[[0, 4]] = 0.0
-        table.grad = gradient.to_sparse(1) if sparse else gradient
-        optimizer.step()
-        found.append(table.detach())
-    torch.testing.assert_close(*found)
-
-
 @pytest.mark.full
 def test_a_resumed_run_ends_with_the_same_model(tmp_path: Path) -> None:
     options = {"popular": True, "share_rate": 0.2, "final_rate": 1.0, "warmup": 0.0}
@@ -147,16 +118,6 @@ def test_a_resumed_run_ends_with_the_same_model(tmp_path: Path) -> None:
     assert len(whole.row_divisors.unique()) > 2
     assert torch.equal(resumed.row_divisors, whole.row_divisors)
     torch.testing.assert_close(resumed.embedding.weight, whole.embedding.weight)
-
-
-@pytest.mark.full
-def test_the_ledger_and_the_noise_are_those_of_a_run_without() -> None:
-    runs = []
-    for options in ({}, {"popular": True, "share_rate": 0.2}):
-        privacy, module = Privacy(epsilon=6.0, noise_seed=5), data()
-        fit(made(module, **options), module, privacy)
-        runs.append((privacy.ledger.events, privacy.spent, privacy.sigma, privacy.guarantee()))
-    assert runs[0] == runs[1]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import dprec
 from dprec.data import RankingBatch, SequenceBatch
 from dprec.errors import UserError
-from dprec.gradients.tape import Tape
 from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, Transformer
 from tests.zoo import tagged
 from tests.zoo.recommenders import ITEMS, LENGTH, MODELS, batch_of, dual_encoder, recurrent, transformer
@@ -41,35 +39,6 @@ def test_attention_fades_by_the_same_factor_with_each_item_further_back(heads: i
     assert torch.allclose(attention.mix(q, k, v), expected.transpose(1, 2).flatten(2), atol=1e-12)
 
 
-def test_a_small_network_scale_leaves_the_gradient_to_the_items() -> None:
-    sizes = []
-    for scale in (1.0, 0.01):
-        torch.manual_seed(0)
-        model, batch = transformer(blocks=1, network_scale=scale, start_mean=0.3).double(), batch_of(4)
-        model.losses(batch)[0].backward()
-        sizes.append({name: float(p.grad.norm()) for name, p in model.named_parameters()})
-    ratio = {name: after / before for name, before in sizes[0].items() if before > 1e-9 for after in [sizes[1][name]]}
-    for name, expected in (
-        ("network.positions.weight", 0.01),
-        ("network.blocks.0.network.3.weight", 0.01),
-        ("network.blocks.0.attention.value.weight", 0.1),
-        ("network.blocks.0.attention.output.weight", 0.1),
-        ("network.blocks.0.attention.query.weight", 1.0),
-        ("embedding.weight", 1.0),
-    ):
-        assert ratio[name] == pytest.approx(expected, rel=0.5), name
-
-
-def test_a_start_as_the_mean_lets_every_weight_learn() -> None:
-    model, batch = transformer(blocks=2, network_scale=0.01, start_mean=0.3), batch_of(4)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(2):  # what stands before a map of zeros learns once that has moved
-        optimizer.zero_grad()
-        model.losses(batch).sum().backward()
-        optimizer.step()
-    assert all(p.grad.any() for p in model.parameters())
-
-
 def test_the_loss_is_the_cross_entropy_over_all_items() -> None:
     model, batch = transformer().eval(), batch_of(4)
     logits = (model.encode(batch.history) @ model.item_table.T)[..., 1:]
@@ -86,12 +55,6 @@ def test_scores_are_of_the_last_item() -> None:
     assert torch.allclose(model.scores(batch)[0], model.encode(batch.history)[0, 2] @ model.item_table.T, atol=1e-6)
 
 
-def test_an_untied_model_starts_from_the_same_vectors() -> None:
-    model = transformer(tied=False)
-    assert model.item_table is not model.embedding.weight
-    assert torch.equal(model.item_table, model.embedding.weight)
-
-
 def test_an_encoder_of_the_wrong_shape_is_named() -> None:
     class Pooled(SequenceRecommender):
         def encode(self, history: Tensor) -> Tensor:
@@ -99,20 +62,6 @@ def test_an_encoder_of_the_wrong_shape_is_named() -> None:
 
     with pytest.raises(UserError, match=r"Pooled.encode returned \(4, 8\).*\(B, T, dim\)"):
         Pooled(ITEMS, dim=8).losses(batch_of(4))
-
-
-def test_the_package_names_what_it_offers() -> None:
-    assert set(dprec.__all__) <= set(dir(dprec))
-    assert all(getattr(dprec, name) for name in dprec.__all__)
-    assert dprec.__version__
-
-
-def test_a_model_without_encode_says_so() -> None:
-    class Begun(SequenceRecommender):
-        pass
-
-    with pytest.raises(UserError, match="Begun has no encode"):
-        Begun(items=5).losses(SequenceBatch(torch.tensor([[1, 2]]), torch.tensor([[2, 3]])))
 
 
 @pytest.mark.parametrize("kind", [Transformer, DPFormer])
@@ -213,51 +162,6 @@ def test_with_a_shortcut_the_last_item_and_the_mean_pass_the_cell_by(kind: Any, 
                 mean = counts @ first(items[: place + 1]) / counts.sum()
                 own = last(items[place] + 0.3 * mean + 0.25 * states[0, place])
                 assert torch.allclose(model.encode(history)[user, place], own, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_drops_items_states_between_layers_and_the_last(kind: Any) -> None:
-    model = recurrent(kind, layers=2, dropout=0.4)
-    assert model.cell.dropout == model.dropout.p == 0.4
-    assert recurrent(kind, dropout=0.4).cell.dropout == 0.0  # nothing is between
-    batch = batch_of(3)
-    assert not torch.equal(model.losses(batch), model.losses(batch))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_under_the_tape_the_losses_are_the_same(kind: Any) -> None:
-    model, batch = recurrent(kind, layers=2), batch_of(5)
-    with Tape(dict(model.named_parameters()), 5) as tape:
-        tape.watch(batch)
-        losses = model.losses(batch)
-    assert torch.allclose(losses, model.losses(SequenceBatch(batch.history.clone(), batch.targets.clone())), atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_tape_keeps_the_models_precision(kind: Any, dtype: torch.dtype) -> None:
-    model, batch = recurrent(kind).to(dtype), batch_of(4)
-    with Tape(dict(model.named_parameters()), 4) as tape:
-        tape.watch(batch)
-        assert model.encode(batch.history).dtype == dtype
-
-
-@pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
-def test_a_cell_that_is_stepped_in_mixed_precision_runs_under_the_tape(kind: Any) -> None:
-    cell, x = kind(6, 6), torch.randn(4, 3, 6)
-
-    def losses(batch: list[torch.Tensor]) -> torch.Tensor:
-        state = None
-        for step in batch[0].unbind(1):
-            state = cell(step, state)
-        return (state if isinstance(state, torch.Tensor) else state[0]).sum(1)
-
-    with torch.autocast("cpu", torch.bfloat16), Tape(dict(cell.named_parameters()), 4) as tape:
-        tape.watch([x])
-        found = losses([x])
-    tape.backward(found)
-    assert sorted(tape.contributions) == sorted(dict(cell.named_parameters()))
-    assert torch.allclose(found.float(), losses([x]), atol=0.1)
 
 
 @pytest.mark.parametrize("context", [None, 1, 3, LENGTH, 50])

@@ -16,9 +16,7 @@ from dprec.errors import UserError
 from dprec.models import Spectral, SpectralFormer
 from dprec.models.items import described
 from dprec.models.items.described import item_counts, pair_weights
-from dprec.models.items.discriminant import COUNT, LATE, DiscriminantItems, discriminant, histories_before
-from dprec.models.items.spectral import spectral_vectors
-from dprec.models.networks.causal_network import CausalNetwork
+from dprec.models.items.discriminant import COUNT, LATE, discriminant, histories_before
 from tests.privacy.support import data, trainer
 from tests.quiet import with_noise
 
@@ -55,19 +53,6 @@ def test_the_statistics_are_those_of_plain_loops(monkeypatch: pytest.MonkeyPatch
     assert np.allclose(found, together)
 
 
-@pytest.mark.full
-def test_vectors_describe_what_noise_leaves() -> None:
-    rng = np.random.default_rng(0)
-    n, truth = 200, rng.standard_normal((200, 3)) * np.array([3.0, 2.0, 0.02])
-    exact = truth @ truth.T
-    noisy = np.triu(exact + 0.5 * rng.standard_normal((n, n)), 1)
-    found, _ = spectral_vectors(noisy, rank=8, noise_std=0.5)
-    assert (np.linalg.norm(found, axis=0) > 1e-9).sum() == 2  # the third is below the noise
-    products = found @ found.T
-    away = ~np.eye(n, dtype=bool)
-    assert np.corrcoef(products[away], exact[away])[0, 1] > 0.99
-
-
 def test_the_former_starts_as_the_spectral_recommender() -> None:
     module = data()
     options: dict[str, Any] = {"top": 8, "rank": 4, "recent": 3, "max_length": 9}
@@ -80,19 +65,6 @@ def test_the_former_starts_as_the_spectral_recommender() -> None:
     assert torch.equal(former.scores(batch), plain.scores(batch))
     assert former.network.weight_error == pytest.approx(0.01)
     assert former.vector_error[-1] == pytest.approx(0.5)  # rank 4
-
-
-def test_the_former_knows_no_errors_without_noise_or_with_scale_0() -> None:
-    module = data()
-    for scale, noise in ((1.0, 0.0), (0.0, 0.01)):
-        model = SpectralFormer(module.items, top=8, rank=4, max_length=9, error_scale=scale)
-        with_noise(model, noise)
-        model.prepare(module, ExactSums())
-        torch.nn.init.ones_(model.network.last_norm.weight)
-        history = torch.tensor([[3, 4, 5]])
-        items = model.described(history)
-        plain = CausalNetwork.forward(model.network, items)
-        assert torch.equal(model.encode(history), model.described.recent(history, items) + plain)
 
 
 def test_it_learns_and_ranks_every_item() -> None:
@@ -147,18 +119,6 @@ def test_only_items_that_are_clear_of_the_noise_are_described(least: float) -> N
     assert (scores[:, others].amax(1) < scores[:, chosen].amin(1)).all()
 
 
-def test_scores_are_those_of_the_last_position() -> None:
-    module = data()
-    model = Spectral(module.items, top=8, rank=4, recent=3, max_length=9)
-    model.prepare(module, ExactSums())
-    history = torch.tensor([[3, 4, 5, 0, 0], [6, 0, 0, 0, 0]])
-    found = model.scores(RankingBatch(history, torch.tensor([1, 1]), history))
-    for row, length in enumerate((3, 1)):
-        encoded = model.encode(history[row : row + 1, :length])[0, -1]
-        exact = model.described.vectors[:-1] @ encoded + model.described.bias
-        assert torch.allclose(found[row, model.described.chosen], exact, atol=1e-6)
-
-
 @pytest.mark.parametrize("pairs", [1, 20, 1 << 22])
 def test_what_came_before_items_is_that_of_plain_loops(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
     monkeypatch.setattr(described, "PAIRS", pairs)
@@ -193,21 +153,6 @@ def test_an_item_scores_best_after_histories_like_those_before_it(noise: float) 
     assert (best == np.arange(40)).mean() > 0.9
 
 
-def test_means_that_noise_hides_are_drawn_to_the_mean_of_all() -> None:
-    rng = np.random.default_rng(3)
-    vectors, popularity = rng.standard_normal((300, 4)), np.full(300, 10.0)
-    found = np.c_[np.zeros((300, 4)), COUNT * popularity] + rng.standard_normal((300, 5)) * [5, 5, 5, 5, 0.01]
-    believed = discriminant(found, 0.01, vectors, popularity, 1.0).compared
-    known = discriminant(found, 5.0, vectors, popularity, 1.0).compared
-    assert np.linalg.norm(known) < 0.1 * np.linalg.norm(believed)
-
-
-@pytest.mark.parametrize("shrink", [-0.1, 1.1, float("nan")])
-def test_how_far_means_are_drawn_is_at_most_all_the_way(shrink: float) -> None:
-    with pytest.raises(UserError, match="shrink"):
-        Spectral(40, top=8, rank=4, pair_share=0.5, lead_share=0.3, shrink=shrink)
-
-
 def means_that_follow_from_vectors(noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The mean histories of 300 items, what a noisy sum has of them, and the items' vectors."""
     rng = np.random.default_rng(4)
@@ -230,35 +175,6 @@ def test_means_that_noise_hides_are_drawn_to_what_vectors_let_expect() -> None:
     assert best(told) > 2 * best(untold)
 
 
-def test_items_without_a_vector_are_described_by_the_histories_before_them() -> None:
-    _, found, vectors = means_that_follow_from_vectors(noise=0.1)
-    known = vectors.copy()
-    known[::3] = 0.0
-    described = discriminant(found, 0.1, known, np.full(300, 10.0), 1.0).vectors
-    likeness = (described * vectors).sum(1) / np.linalg.norm(described, axis=1)
-    assert (likeness[::3] > 0.95).all()
-    assert np.allclose(described[1::3], vectors[1::3])  # of length 1: they stay as they are
-
-
-@pytest.mark.parametrize(("noise", "many"), [(0.0, 40), (8.0, 16), (1e9, 2)])
-def test_pairs_describe_the_more_items_the_less_noise_there_is(noise: float, many: int) -> None:
-    described = Spectral(60, top=50, rank=4, pair_share=0.5, lead_share=0.3).described
-    assert isinstance(described, DiscriminantItems)
-    popularity = np.arange(1.0, 41.0)
-    core = described.core(popularity, noise)
-    assert core.tolist() == list(range(40 - many, 40))
-
-
-def test_where_noise_hides_every_pair_items_follow_by_popularity() -> None:
-    module = data()
-    model = Spectral(module.items, top=8, rank=4, max_length=9, pair_share=0.5, lead_share=0.3)
-    model.prepare(module, OfKnownNoise(1e9))
-    history = torch.tensor([[3, 4, 5]])
-    scores = model.scores(RankingBatch(history, torch.tensor([1]), history))
-    assert torch.isfinite(scores).all()
-    assert torch.equal(model.described.ranked, torch.zeros(8, 4))
-
-
 def test_ranking_by_the_histories_before_items_needs_no_training() -> None:
     module = data(synthetic_users=800, synthetic_items=60, batch_size=200, max_length=30)
     gain = {}
@@ -279,13 +195,3 @@ def test_the_sum_of_histories_is_planned_and_paid_for() -> None:
     for share in (-0.1, 0.47, 0.6):
         with pytest.raises(UserError, match="lead_share"):
             Spectral(40, top=8, rank=4, frequency_share=0.03, pair_share=0.5, lead_share=share)
-
-
-@pytest.mark.parametrize(("share", "least", "most"), [(0.05, 50, 60), (0.3, 60, 90), (1.0, 450, 600)])
-def test_items_are_described_while_noise_alone_explains_few(share: float, least: int, most: int) -> None:
-    counts = np.random.default_rng(0).standard_normal(1001)
-    counts[1:51] += 20.0
-    counts[0] = -np.inf
-    chosen = Spectral(1001, top=1000, noise_share=share).described._clear(counts, 1.0)
-    assert {*range(1, 51)} <= {*chosen.tolist()}
-    assert least <= len(chosen) <= most

@@ -13,9 +13,7 @@ import torch
 from dprec.accounting.release import ExactSums, Portion, Release, unit_sum
 from dprec.data import RankingBatch
 from dprec.data.logs.histories import Histories
-from dprec.errors import UserError
 from dprec.models import PrivateALS, Spectral
-from dprec.models.items.discriminant import DiscriminantItems
 from dprec.models.items.succession import (
     EDGES,
     LEAST,
@@ -26,7 +24,6 @@ from dprec.models.items.succession import (
     Succession,
     repeat_counts,
     steps,
-    together,
 )
 from dprec.models.private_als import GRAM, common, factor_sums, item_vectors, user_vectors
 from dprec.training.callback import Privacy
@@ -101,28 +98,6 @@ def test_steps_are_those_of_plain_loops() -> None:
     assert np.allclose(unit_sum(n * n, len(users), steps(log(*users), place, n)).reshape(n, n), expected)
 
 
-@pytest.mark.parametrize(("often", "follows"), [(0.5, True), (0.0, False)])
-def test_the_larger_share_goes_to_what_the_first_look_found(often: float, follows: bool) -> None:
-    model, sums = prepared(often)
-    described = model.described
-    assert isinstance(described, DiscriminantItems)
-    assert described.succession is not None
-    sizes = dict(sums.names)
-    assert sizes["items right after items"] == (ITEMS - 1) ** 2
-    assert (sizes["steps, or histories before items"] == (ITEMS - 1) ** 2) is follows
-    assert bool((described.succession.chance > 0).any()) is follows
-
-
-@pytest.mark.parametrize(("noise_std", "hidden"), [(0.5, False), (60.0, True)])
-def test_items_are_counted_again_where_noise_hides_them(noise_std: float, hidden: bool) -> None:
-    model, sums = Spectral(ITEMS, top=ITEMS, rank=4, max_length=12, again_share=0.05, **SHARES), Asked(noise_std)
-    model.prepare(Data(walks(0.0)), sums)
-    assert (dict(sums.names)["item frequencies, or histories before items"] == ITEMS) is hidden
-    assert sorted(name for name, _ in sums.names) == sorted(release.what for release in model.releases)
-    assert model.findings[0].startswith(f"5% of the budget went to {'counting items again' if hidden else 'the hist'}")
-    assert len(model.findings) == 2
-
-
 @pytest.mark.parametrize("often", [0.5, 0.0])
 def test_every_sum_is_asked_once_and_moved_by_at_most_one(often: float) -> None:
     model, sums = prepared(often)
@@ -164,52 +139,9 @@ def test_noise_alone_does_not_stand_out() -> None:
     assert look.following().sum(1).max() <= MOST + 1e-9
 
 
-def test_pairs_stand_out_where_noise_hides_how_many_steps_there_are() -> None:
-    rng, n = np.random.default_rng(1), 200
-    found = 5.0 * rng.standard_normal((n, n))
-    found -= found.mean()
-    found[np.arange(50), np.arange(1, 51)] += 30.0
-    look = Steps(found, 5.0, np.ones(n), 1.0)
-    assert look.found.sum() < 2 * n * look.noise_std
-    assert look.sure(np.full((n, n), 1 / n)) == pytest.approx(1500 / 3500, rel=0.1)
-
-
-def test_pairs_that_a_model_expects_are_used_but_do_not_stand_out() -> None:
-    n, pair = 200, (7, 8)
-    found = np.full((n, n), 10.0)
-    found[pair] += 400.0
-    look = Steps(found, 5.0, np.ones(n), 1.0)
-    expects = np.full((n, n), 1 / n)
-    expects[pair] = 0.5
-    assert look.sure(np.full((n, n), 1 / n)) > look.sure(expects) == 0.0
-    assert np.argwhere(look.following()).tolist() == [[*pair]]
-    assert look.following()[pair] == pytest.approx(400 / 2002, rel=0.01)
-
-
-def test_two_answers_are_weighed_by_their_noise() -> None:
-    rng = np.random.default_rng(2)
-    truth = rng.standard_normal(4000)
-    found, noise = together(truth + 3 * rng.standard_normal(4000), 3.0, truth + 1.5 * rng.standard_normal(4000), 1.5)
-    assert (found - truth).std() == pytest.approx(noise, rel=0.05)
-    assert noise < 1.5
-
-
-@pytest.mark.parametrize("wrong", [{"more_share": 0.0}, {"step_share": 0.0}, {"lead_share": 0.0}, {"step_share": 0.6}])
-def test_shares_that_do_not_fit_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(UserError, match="share"):
-        Spectral(ITEMS, **(SHARES | wrong))
-
-
 def test_a_plan_without_data_knows_all_releases() -> None:
     model = Spectral(ITEMS, again_share=0.05, repeat_share=0.02, **SHARES)
     assert Spectral.releases_of({"again_share": 0.05, "repeat_share": 0.02, **SHARES}) == model.releases
-
-
-def test_steps_are_counted_among_items_that_enough_users_met() -> None:
-    described = Spectral(60, top=50, rank=4, **SHARES).described
-    assert isinstance(described, DiscriminantItems)
-    assert described.countable(np.arange(1.0, 41.0), 4.0).tolist() == list(range(11, 40))
-    assert described.countable(np.arange(1.0, 41.0), 1e9).tolist() == [38, 39]
 
 
 def test_counts_are_those_of_plain_loops() -> None:
@@ -238,14 +170,6 @@ def rank(training: Histories, history: list[int], share: float) -> tuple[list[in
     return orders[0], orders[1]
 
 
-def test_where_nobody_repeats_both_protocols_agree() -> None:
-    rng = np.random.default_rng(1)
-    training = log(*[(rng.permutation(6)[:4] + 1).tolist() for _ in range(50)])
-    with_repeats, without = rank(training, [2, 5, 3], 0.1)
-    assert set(with_repeats[-3:]) == {2, 5, 3}
-    assert with_repeats[:3] == [item for item in without if item not in (2, 5, 3)]
-
-
 def test_where_people_repeat_repeats_win() -> None:
     training = log(
         *[[first, second, first, second, first, second] for first in range(1, 7) for second in (1 + first % 6,)]
@@ -264,16 +188,6 @@ def test_a_class_has_its_share_of_the_chances() -> None:
     assert found[[1, 2, 5, 6, 8]].sum() == pytest.approx(0.4, rel=1e-5)
     order = scores[0, [1, 2, 5, 6, 8]].argsort()
     assert torch.equal(found[[1, 2, 5, 6, 8]].argsort(), order)
-
-
-def test_noise_alone_is_no_repeat() -> None:
-    class Noisy(ExactSums):
-        def std(self, release: object) -> float:
-            return 4.0
-
-    repeats = Repeats(0.1)
-    repeats.prepare(log(*[[1, 2, 3, 4]] * 40, *[[1, 1]] * 11), Noisy())  # 11 is below three standard deviations
-    assert repeats.shares.tolist() == pytest.approx([1e-9] * NEW + [1.0])
 
 
 def histories(lengths: list[int], items: int = 7) -> Histories:

@@ -17,7 +17,6 @@ from dprec.errors import UserError
 from dprec.gradients import alone
 from dprec.gradients.clipping import Clipping
 from dprec.gradients.parameters import trained_parameters
-from dprec.models.networks.pretrained import add_low_rank
 from tests.one_micro_batch import clipped_sums, off, sum_of_each
 
 transformers = pytest.importorskip("transformers")
@@ -134,13 +133,6 @@ def test_a_text_without_a_token_hangs_on_no_longer_one(name: str, attention: str
     assert off(clipped_sum(model, batch, clipping), wanted) <= 1e-5
 
 
-def test_a_low_rank_update_starts_where_the_encoder_is() -> None:
-    model, batch = classifier("bert"), batch_of(LENGTHS["mixed"])
-    before = model.logits(batch)
-    add_low_rank(model.encoder, {"query": 2, "word_embeddings": 2})
-    assert torch.equal(model.logits(batch), before)
-
-
 def test_a_person_is_clipped_once_over_all_records() -> None:
     model, clipping = classifier("bert"), Clipping("flat", 0.1)
     texts, present = batch_of([5, 3, 9]), torch.tensor([[True, True], [True, False]])
@@ -203,14 +195,6 @@ def test_an_empty_text_is_one_token_where_a_tokenizer_puts_no_marks(bare: Path, 
     log = data.load().log
     assert log.lengths[:3].tolist() == [3, 1, 1]
     assert log.read(np.array([1])).mask.tolist() == [[1]]
-
-
-def test_an_encoder_that_names_no_padding_takes_the_tokenizers(bare: Path) -> None:
-    data = Texts(dataset="synthetic", synthetic_records=60, tokenizer=str(bare), max_length=8)
-    model = TextClassifier(**data.sizes, encoder=str(bare)).double().eval()
-    batch = data.load().log.read(np.arange(4))
-    alone = torch.cat([model.logits(batch.select([record])) for record in range(4)])
-    assert torch.allclose(model.logits(batch), alone, atol=1e-12)
 
 
 def test_what_does_not_fit_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:

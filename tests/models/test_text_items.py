@@ -10,7 +10,6 @@ import torch
 
 from dprec.errors import UserError
 from dprec.models import TextClassifier, TextItems
-from dprec.models.items.texts import bags, narrowed
 from dprec.serving.served import load
 from tests.commands.support import strict
 from tests.models.runs import private_run
@@ -50,18 +49,6 @@ def test_items_of_like_texts_have_like_vectors(tmp_path: Path) -> None:
     assert alike[same].mean() > alike[kind[:, None] != kind].mean() + 0.2
 
 
-def test_a_text_has_the_same_vector_whatever_the_order_of_texts() -> None:
-    texts = ["red wine", "red fish", "dry wit"]
-    torch.testing.assert_close(bags(texts[::-1], 16), bags(texts, 16).flip(0))
-
-
-def test_fewer_numbers_keep_what_differs_most() -> None:
-    vectors = torch.zeros(20, 5)
-    vectors[:, 3] = torch.arange(20.0)
-    assert torch.allclose(narrowed(vectors, 1).abs().squeeze(1), vectors[:, 3], atol=1e-4)
-    assert narrowed(vectors, 5) is vectors
-
-
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("negatives", [None, 5])
 def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(
@@ -71,11 +58,6 @@ def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(
     gradients = checked_shares(model, batch)
     assert gradients["embedding.map"].any()
     assert "embedding.vectors" not in gradients
-
-
-def test_scores_are_products_of_items_vectors(tmp_path: Path) -> None:
-    model = model_of(tmp_path, own=True).eval()
-    torch.testing.assert_close(model.item_table, model.embedding(torch.arange(ITEMS)))
 
 
 @pytest.mark.full
@@ -112,12 +94,6 @@ def test_settings_that_are_refused(options: dict[str, Any], words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_no_model_trains_on_texts_that_nobody_has_read() -> None:
-    model = TextItems(ITEMS, "films.csv", ["title"], dim=6)
-    with pytest.raises(UserError, match="the items' texts have not been read: call"):
-        model.losses(batch_of(2))
-
-
 def test_files_and_folders_that_are_refused(tmp_path: Path) -> None:
     table = TextItems(ITEMS, "films.csv", ["title"], dim=6).embedding
     with pytest.raises(UserError, match="model.text_file .*: give a CSV file with the columns item, plot"):
@@ -125,29 +101,3 @@ def test_files_and_folders_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match="holds adapters of peft: save the encoder with them merged"):
         TextClassifier(9, 0, 2, encoder=str(tmp_path))
-
-
-def test_an_encoder_reads_the_texts_once(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    (tmp_path / "vocab.txt").write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "war", "love", "story"])
-    )
-    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
-    tokenizer.save_pretrained(tmp_path / "encoder")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = transformers.BertConfig(vocab_size=8, initializer_range=0.5, **sizes)
-    transformers.BertModel(config).save_pretrained(tmp_path / "encoder")
-    model = model_of(tmp_path, encoder=str(tmp_path / "encoder"))
-    model.embedding.read_texts(model.text_file, ["title"], IDS, model.text_encoder)
-    vectors = model.embedding.vectors
-    assert vectors.shape == (ITEMS, 10)
-    assert not vectors[:3].any()
-    assert torch.allclose(vectors[3], vectors[5], atol=1e-4)  # the tokenizer knows no numbers
-    assert not torch.allclose(vectors[3], vectors[4], atol=1e-2)
-    assert f"the encoder {tmp_path / 'encoder'}" in model.assumptions
-    assert not any("encoder" in name for name, _ in model.named_parameters())
-    tokenizer.pad_token = None
-    tokenizer.save_pretrained(tmp_path / "encoder")
-    with pytest.raises(UserError, match="model.encoder .* has no token for padding: set one"):
-        model.embedding.read_texts(model.text_file, ["title"], IDS, model.text_encoder)
