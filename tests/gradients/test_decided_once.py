@@ -120,12 +120,3 @@ def test_what_a_rule_reads_is_announced_in_each_batch() -> None:
     for _ in range(2):
         gradients(net, x, read=read.append)
     assert len(read) == 2 * len(list(net.parameters()))
-
-
-def test_only_so_many_forms_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dprec.gradients.calls.MOST", 8)
-    net = Net()
-    for length in range(5):
-        net.between = lambda x, length=length: x * float(length)  # type: ignore[misc]
-        gradients(net, torch.randn(4, DIM))
-        assert len(DECISIONS) <= 8

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from dprec.errors import UncoveredUse
 from dprec.gradients.alone import OneUser
-from dprec.gradients.clipping import batch_gradients
 from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.operations.embedding import about_to_read
 from dprec.gradients.tape import Tape
@@ -292,20 +291,6 @@ def test_no_other_tensor_gets_a_gradient(own_pass: bool) -> None:
     with pytest.raises(UncoveredUse, match="have no noise"):
         run(use)
     assert scale.grad is None
-
-
-def test_a_square_weight_that_changes_no_places_with_itself_is_not_transposed() -> None:
-    weight, x = nn.Parameter(torch.randn(3, 3)), torch.randn(2, 4, 3)
-
-    def losses(batch: Tensor) -> Tensor:
-        return (batch @ weight.transpose(0, 0)).sin().sum((1, 2)) + (batch @ weight.transpose(-1, 0)).cos().sum((1, 2))
-
-    built = torch.zeros(2, 3, 3)
-    for use in batch_gradients({"weight": weight}, losses, x).contributions["weight"]:
-        use.materialise(built, slice(0, 2))
-    for user, gradient in enumerate(built):
-        (exact,) = torch.autograd.grad(losses(x[user : user + 1]).sum(), weight)
-        assert torch.allclose(gradient, exact, atol=1e-5)
 
 
 def test_every_covered_operation_is_called_in_every_way() -> None:
