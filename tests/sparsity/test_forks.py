@@ -6,7 +6,6 @@ import copy
 import os
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 from dprec.errors import UserError
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import LazyDP
-from dprec_kernels.file_tensor import file_tensor
 from tests.sparsity.support import Run, users
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"), pytest.mark.full]
@@ -78,33 +76,6 @@ def test_a_fork_is_refused_what_owes_noise(look: str, aggregate: bool) -> None:
     assert said.startswith("UserError: LazyDP: this process was forked")
     assert "\n" not in said
     LOOKS[look](run)  # and the process that trains goes on
-
-
-@pytest.mark.parametrize("aggregate", [True, False])
-def test_a_fork_sees_what_was_paid(aggregate: bool) -> None:
-    run = trained(aggregate)
-    weight = run.weights()["big.weight"]
-    seen = in_fork(lambda: str(torch.equal(run.module.big(IDS), weight[1:20]) and "big.weight" in run.weights()))
-    assert seen == "True"
-    fresh = Run([LazyDP(tables="big.*", aggregate=aggregate)])
-    assert not in_fork(lambda: told(lambda: fresh.module.big(IDS)))  # before the first step nothing is owed
-
-
-@pytest.mark.parametrize("place", ["shared", "file"])
-def test_a_fork_does_not_look_into_memory_that_training_goes_on_in(place: str, tmp_path: Path) -> None:
-    run = Run([])
-    if place == "shared":
-        run.module.share_memory()
-    else:
-        with torch.no_grad():
-            run.module.big.weight.set_(file_tensor(tmp_path, run.module.big.weight.shape).copy_(run.module.big.weight))  # type: ignore[no-untyped-call]
-    lazy = LazyDP(tables="big.*")
-    run.rules.strategies.append(lazy)
-    run.rules.begin(run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0, 64), 0.25)
-    run.rules.guard(run.module, run.optimizer, 0)
-    run.step(users(2, seed=0))
-    run.rules.settle()
-    assert in_fork(lambda: told(lambda: run.module.big(IDS))).startswith("UserError: LazyDP: this process was forked")
 
 
 class Looks(Dataset[Tensor]):

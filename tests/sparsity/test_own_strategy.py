@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.fit import main as fit_command
-from dprec.sparsity import BatchRows, Dense, NoiseSchedule, Rates, RowChoice, Table
+from dprec.sparsity import BatchRows, Dense, RowChoice
 from tests.sparsity.support import Run, users
 from tests.test_docs import ROOT, put_files
 
@@ -98,18 +98,3 @@ def test_a_choice_cannot_bring_back_rows_that_one_before_it_left_out() -> None:
         chosen = run.rules._chosen["big.weight"]
         assert chosen is not None
         assert chosen.tolist() == list(rows)
-
-
-def test_padding_stays_whatever_a_schedule_does_to_it() -> None:
-    class Everywhere(NoiseSchedule):
-        def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
-            self.noise.add_(table.parameter.detach(), self.std)
-
-    run = Run([Everywhere()])
-    before = run.weights()
-    for step in range(3):
-        run.step(users(3, seed=step))
-    after = run.weights()
-    assert torch.equal(after["big.weight"][0], before["big.weight"][0])
-    assert bool((after["big.weight"][1:] != before["big.weight"][1:]).all())
-    assert bool((after["small.weight"] != before["small.weight"]).all())

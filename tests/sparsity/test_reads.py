@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.clipping import Clipping, UserGradients, batch_gradients
-from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.parameters import padding_rows
 from dprec.gradients.uses.batches import select_users
 from dprec.models import DualEncoder, Transformer
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
-from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
+from dprec.sparsity import AdaFEST, ExponentialSelection
 from dprec.sparsity.rows import batch_rows as rows
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.counts import look_ups
@@ -103,29 +102,6 @@ def test_a_users_rows_are_those_it_has_alone(make: Any, broken: bool) -> None:
     together = rows_of(module, batch)
     assert together == [rows_of(module, select_users(batch, [user]))[0] for user in range(4)]
     assert len(set(map(frozenset, together))) == 4 - broken
-
-
-@pytest.mark.parametrize("scale", [1.0, 0.01])
-def test_positions_are_looked_up_whatever_their_scale(scale: float) -> None:
-    """Else no strategy that rules all tables trains a Transformer, since one would be used as a whole."""
-    module = network(scale)
-    recorded = batch_gradients(trained(module), module.losses, sequences([9, 7, 3, 1]))
-    (positions,) = recorded.contributions["network.positions.weight"]
-    assert as_look_ups([positions]) == [positions]
-
-
-def test_who_is_recorded_alone_for_padded_positions_is_told_why_steps_are_slow() -> None:
-    module, batch = network(1.0), sequences([9, 7, 3, 1])
-    space = RowSpace(tables_of(module, trained(module)))
-
-    def again(part: Any) -> UserGradients:
-        return batch_gradients(trained(module), module.losses, part)
-
-    rows._warn_of_padding.cache_clear()
-    with pytest.warns(UserWarning, match=r"'network\.positions\.weight'.*name the other tables") as said:
-        pieces = rows.split_by_user(space.tables, [(batch, again(batch))], again, unmoved=partial(rows.unmoved, space))
-    assert len(pieces) == 1 + 3  # all but the longest
-    assert len(said) == 1
 
 
 def test_who_moves_nothing_at_an_id_that_is_read_twice_is_still_counted_there() -> None:
@@ -254,22 +230,6 @@ def test_declared_rows_get_noise_whoever_is_drawn(strategy: Any) -> None:
         assert chosen(Declared(), strategy(), batch)["rel.weight"] == list(range(LONGEST))
 
 
-@pytest.mark.parametrize("rows", [[], [1], [1, 2]])
-def test_a_strategy_may_choose_none_of_the_rows_that_all_read_alike(rows: list[int]) -> None:
-    """Of a table that each user also reads for themselves: the rest of a share has a norm all the same."""
-
-    class Alike(Relative):
-        def losses(self, batch: SequenceBatch) -> Tensor:
-            x = self.table(batch.history)
-            return (F.linear(x, self.table(torch.tensor([1, 3]))).sum(-1) * (batch.history != 0)).sum(1)
-
-    class These(FEST):
-        def choose(self, batch: object, among: Tensor | None) -> Tensor:
-            return torch.tensor(rows, dtype=torch.int64)
-
-    assert chosen(Alike(), These(tables="table.*"), [sequences([6, 4])]) == {"table.weight": rows}
-
-
 def test_the_models_negatives_are_declared() -> None:
     torch.manual_seed(0)
     module: Any = DualEncoder(ITEMS, dim=8, max_length=9, negatives=5, optimizer="sgd")
@@ -322,14 +282,6 @@ def test_padding_that_breaks_a_gradient_takes_no_user_out_of_the_counts(strategy
     assert told[0][0] == told[1][0]
     assert torch.equal(told[0][2], told[1][2])
     assert torch.allclose(told[0][3], told[1][3], atol=1e-5)
-
-
-@pytest.mark.parametrize("declared", [torch.tensor([LONGEST]), torch.tensor([-1]), torch.tensor([0.5]), [1]])
-def test_declared_rows_that_the_table_does_not_have_are_refused(declared: Any) -> None:
-    module: Any = Relative()
-    module.shared_rows = lambda: [(module.rel.weight, declared)]
-    with pytest.raises(UserError, match=r"shared_rows.*rel\.weight"):
-        chosen(module, AdaFEST(), [])
 
 
 @pytest.mark.parametrize("strategy", [AdaFEST, ExponentialSelection])

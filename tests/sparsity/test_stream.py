@@ -163,12 +163,6 @@ def test_a_record_moves_the_counts_of_its_own_period_by_at_most_one_and_no_other
         assert np.linalg.norm(increment) <= (1 + 1e-9 if number == at else 1e-9)
 
 
-def test_a_row_that_becomes_popular_later_is_chosen_later() -> None:
-    early, late = [(1, 1.0), (2, 1.0)], [(5, 1.0), (6, 1.0)]
-    _, rows = entered([[early] * 5, [late] * 4, [late] * 4])
-    assert rows == [[1, 2], [1, 2], [5, 6]]
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("counts", ["first", "running", "all"])
 def test_a_run_chooses_anew_where_it_is_told_to(counts: Any, tmp_path: Path) -> None:
@@ -222,29 +216,3 @@ def test_a_resumed_stream_may_not_have_other_periods(tmp_path: Path) -> None:
         fit(
             [FEST(20, counts="running")], stream(period_days=3), ckpt=tmp_path / "last.ckpt", max_steps=4, privacy=FIXED
         )
-
-
-def test_running_counts_need_periods_and_private_counts() -> None:
-    with pytest.raises(UserError, match="FEST.counts is running, but the data has no periods: set data.period_days"):
-        fit([FEST(20, counts="running")])
-    with pytest.raises(UserError, match=r"FEST\.counts is first"):
-        FEST(counts="first", public_counts="counts.csv")
-    with pytest.raises(UserError, match=r"FEST\.counts is now"):
-        FEST(counts="now")  # type: ignore[arg-type]
-
-
-@pytest.mark.full
-def test_the_sentence_says_how_periods_are_drawn_from() -> None:
-    data = stream()
-    privacy, _ = fit([FEST(20, 0.1, "running")], data, privacy=FIXED, max_steps=7)
-    told = privacy.guarantee(data.assumptions)
-    for words in (
-        "7 steps of Gaussian noise",
-        "each with Poisson sampling of the records of one of 2 periods, at rate 0.4 at most",
-        "a record takes part in the steps of its own period alone, which the time in the record decides",
-        "rows chosen by the sum of the releases so far, anew at the start of each period",
-        "assumed public: the number of records of each of 2 periods (200 to 400); the moments that cut them",
-    ):
-        assert words in told
-    assert told.count("a Gaussian release of row counts") == 1
-    assert "over the records of a period" in told

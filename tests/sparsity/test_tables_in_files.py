@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from dprec.data import Clicks, Sequences
+from dprec.data import Clicks
 from dprec.errors import UserError
 from dprec.fit import main as fit_command
 from dprec.models import PCTR, DualEncoder, Transformer
@@ -108,15 +108,3 @@ def test_a_folder_where_deleted_files_keep_a_name_is_refused(tmp_path: Path, mon
     monkeypatch.setattr("dprec_kernels.file_tensor.NamedTemporaryFile", kept)
     with pytest.raises(UserError, match="a deleted file keeps a name there, give a folder on a local disk"):
         DualEncoder(20, 8, memory_map=str(tmp_path))
-
-
-def test_a_model_without_tables_in_files_says_so(tmp_path: Path) -> None:
-    class WithoutTables(DualEncoder):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self.embedding = torch.nn.Embedding(self.items, 8, padding_idx=0)
-
-    data = Sequences(dataset="synthetic", synthetic_users=30, synthetic_items=20, batch_size=10)
-    learner = WithoutTables(21, 8, tied=True, negatives=5, max_length=200, memory_map=str(tmp_path))
-    with pytest.raises(UserError, match="no table of WithoutTables on cpu is in a file: train on the CPU"):
-        fit([AdaFEST()], data, learner)
