@@ -106,14 +106,6 @@ def test_a_position_without_weight_adds_nothing_whatever_it_holds(kernels: Modul
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_another_padding_row_may_be_named(kernels: ModuleType, device: str) -> None:
-    hidden, table, target, _ = _some(2, 3, 6, 4, torch.float32, device)
-    target[0, 1] = 5
-    loss, _, _ = kernels.forward(hidden.flatten(0, 1), table, target.flatten(), 5)
-    _close(loss, reference.catalogue_softmax(hidden, table, target, padding=5).flatten())
-
-
-@pytest.mark.parametrize("device", DEVICES)
 def test_large_scores_do_not_overflow(kernels: ModuleType, device: str) -> None:
     hidden = torch.full((1, 2), 1e3, device=device)
     table = torch.tensor([[0.0, 0], [1e3, 0], [-1e3, 0]], device=device)
@@ -124,23 +116,6 @@ def test_large_scores_do_not_overflow(kernels: ModuleType, device: str) -> None:
 def test_a_target_outside_the_table_shows(kernels: ModuleType, device: str) -> None:
     hidden, table = torch.randn(2, 4, device=device), torch.randn(3, 4, device=device)
     assert kernels.forward(hidden, table, torch.tensor([3, 1], device=device), 0)[0].isnan().tolist() == [True, False]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_nobody_and_nothing(kernels: ModuleType, device: str) -> None:
-    hidden, table, target, weight = _some(0, 5, 4, 3, torch.float32, device)
-    assert [len(found) for found in _all(kernels, hidden, table, target, weight)] == [0, 0, 0, 4, 0]
-    hidden, table, target, weight = _some(2, 5, 1, 3, torch.float32, device)  # one row, which is padding
-    loss, log_total, slope, out, norms = _all(kernels, hidden, table, target, weight)
-    assert not any(found.any() for found in (loss, slope, out, norms))
-    assert log_total.isinf().all()
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_vectors_that_do_not_fit_are_refused(kernels: ModuleType, device: str) -> None:
-    wide = torch.zeros(2, 513, device=device)
-    with pytest.raises(ValueError, match="513"):
-        kernels.forward(wide, wide, torch.tensor([1, 1], device=device), 0)
 
 
 @pytest.fixture(name="kernels")

@@ -49,25 +49,3 @@ def test_a_part_of_a_wider_table_may_be_stepped() -> None:
     assert (wide[:, 2:7] != 0).all()
     assert not wide[:, :2].any()
     assert not wide[:, 7:].any()
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    table, rows, values = torch.zeros(5, 2), torch.tensor([1, 3]), torch.ones(2, 2)
-    with pytest.raises(ValueError, match="together"):
-        dense_noise(table, 1.0, SOURCE, rows=rows)
-    with pytest.raises(ValueError, match="values"):
-        dense_noise(table, 1.0, SOURCE, rows=rows, values=values[:1])
-    with pytest.raises(ValueError, match="sorted"):
-        dense_noise(table, 1.0, SOURCE, rows=rows.flip(0), values=values)
-    for wrong in (-2, 4):
-        with pytest.raises(ValueError, match="from 0 to 4"):
-            dense_noise(table, 1.0, SOURCE, rows=rows + wrong, values=values)
-    with pytest.raises(ValueError, match="source"):
-        dense_noise(table, 1.0, None)
-    with pytest.raises(ValueError, match="float16"):
-        dense_noise(table.half(), 1.0, SOURCE)
-
-
-def test_nothing() -> None:
-    dense_noise(torch.zeros(0, 3), 1.0, SOURCE)
-    dense_noise(torch.zeros(3, 0), 1.0, SOURCE)

@@ -69,23 +69,3 @@ def test_a_table_of_more_than_31_bits_of_numbers(tmp_path: Path) -> None:
     assert torch.equal(table[rows], row_noise(77, 3, rows, 12, 8))
     assert not table[999].any()
     assert not table[FAR - 1 : FAR].any()
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    table, rows, std = torch.zeros(5, 2), torch.tensor([1, 3]), torch.ones(2)
-    for wrong in (torch.tensor([3, 1]), torch.tensor([3, 3]), torch.tensor([1, 3], dtype=torch.int32)):
-        with pytest.raises(ValueError, match="sorted"):
-            lazy_noise(table, wrong, std, SOURCE)
-    with pytest.raises(ValueError, match="bfloat16"):
-        lazy_noise(table.bfloat16(), rows, std, SOURCE)
-    with pytest.raises(ValueError, match="std"):
-        lazy_noise(table, rows, torch.ones(3), SOURCE)
-    with pytest.raises(ValueError, match="mean"):
-        lazy_noise(table, rows, std, SOURCE, mean=torch.ones(3))
-
-
-def test_nobody_and_nothing() -> None:
-    table, none = torch.zeros(5, 2), torch.tensor([], dtype=torch.int64)
-    lazy_noise(table, none, torch.empty(0), SOURCE)
-    lazy_noise(table[:, :0], torch.tensor([2]), torch.ones(1), SOURCE)
-    assert not table.any()

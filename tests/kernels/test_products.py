@@ -170,13 +170,6 @@ def test_a_linear_map_has_the_gradient_of_torch(by_openblas: Asked, biased: bool
     assert len(by_openblas) >= 2
 
 
-def test_the_gradient_of_a_linear_map_can_be_differentiated(by_openblas: Asked) -> None:
-    x, weight = torch.randn(50, 8, requires_grad=True), torch.randn(6, 8)
-    (slope,) = torch.autograd.grad(affine(x, weight, None).square().sum(), x, create_graph=True)
-    (bend,) = torch.autograd.grad(slope.sum(), x)
-    torch.testing.assert_close(bend, (2 * weight.T @ weight @ torch.ones(8)).expand(50, 8), rtol=1e-4, atol=1e-4)
-
-
 def test_a_sum_over_users_alike_is_as_exact_as_promised(by_openblas: Asked) -> None:
     left, right = torch.full((20_000, 130), 0.1), torch.ones(20_000, 130)
     total = torch.zeros(130, 130, dtype=torch.float64)

@@ -157,9 +157,3 @@ def test_what_has_no_counter_is_refused() -> None:
         row_noise(0, 0, rows.float(), 0, 4)
     with pytest.raises(ValueError, match="out"):
         row_noise(0, 0, rows, 0, 4, torch.empty(2, 5))
-
-
-def test_nobody_and_nothing() -> None:
-    none = torch.tensor([], dtype=torch.int64)
-    assert row_noise(0, 0, none, none, 4).shape == (0, 4)
-    assert row_noise(0, 0, torch.tensor([3]), 1, 0).shape == (1, 0)

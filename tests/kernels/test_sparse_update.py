@@ -111,24 +111,3 @@ def test_tables_of_more_than_31_bits_of_numbers(tmp_path: Path) -> None:
     assert found.tolist() == [5, FAR, FAR + 9]
     assert table[found, 0].tolist() == [-1.0, -2.0, -1.0]
     assert not table[FAR - 1].any()
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    table, rows, values = torch.zeros(5, 2), torch.tensor([[1, 3]]), torch.ones(1, 2, 2)
-    with pytest.raises(ValueError, match="values"):
-        step_rows(table, rows[0], values[0, :, :1], SGD(1.0))
-    source = torch.Generator()
-    for std, given in ((1.0, None), (-1.0, source), (float("inf"), source), (float("nan"), source)):
-        with pytest.raises(ValueError, match="noise of standard deviation"):
-            step_rows(table, rows[0], values[0], SGD(1.0), std, given)
-    with pytest.raises(ValueError, match="int64"):
-        summed(rows.int(), values)
-    with pytest.raises(ValueError, match="scales"):
-        summed(rows, values, scales=torch.ones(2))
-
-
-def test_nobody_and_nothing() -> None:
-    table, none = torch.ones(5, 2), torch.tensor([], dtype=torch.int64)
-    assert step(table, none, torch.empty(0, 2), SGD(1.0)).tolist() == []
-    assert step(table, none.view(3, 0), torch.empty(3, 0, 2), SGD(1.0)).tolist() == []
-    assert torch.equal(table, torch.ones(5, 2))

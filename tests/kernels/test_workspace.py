@@ -79,26 +79,6 @@ def test_each_line_by_itself(shape: tuple[int, int], above: int) -> None:
     agrees(torch.randint(0, above, shape, generator=torch.Generator().manual_seed(0)))
 
 
-@pytest.mark.parametrize("bits", range(52, 63))
-def test_the_largest_id_that_leaves_room_for_places(bits: int) -> None:
-    for largest in (2**bits - 1, 2**bits):
-        agrees(torch.tensor([largest, 0, -largest, largest] * 300))
-
-
-def test_what_it_is_given_stays() -> None:
-    ids = torch.tensor([2, 1])
-    ordered(ids), ascending(ids), distinct(ids)
-    assert ids.tolist() == [2, 1]
-
-
-def test_views_and_narrow_integers() -> None:
-    ids = torch.arange(12, 0, -1).view(3, 4).T
-    agrees(ids)
-    rows, places = ordered(torch.tensor([300000, 1], dtype=torch.int32))
-    assert rows.tolist() == [1, 300000]
-    assert places.tolist() == [1, 0]
-
-
 def test_a_copy_says_where_its_own_tables_lie() -> None:
     """Kernels would write to the tables of another run, or to memory that is nobody's."""
     tables = Tables.of([torch.ones(3, 2), torch.zeros(4, 5)])
