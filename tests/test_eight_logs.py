@@ -22,18 +22,6 @@ def study() -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="module")
-def folder(study: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("logs")
-    study.invent(folder)
-    return folder
-
-
-def test_logs_are_the_same_each_time(study: ModuleType, folder: Path, tmp_path: Path) -> None:
-    study.invent(tmp_path)
-    assert all((tmp_path / each.name).read_bytes() == each.read_bytes() for each in folder.iterdir())
-
-
 def test_a_stopped_study_goes_on_and_compares_by_gain(
     study: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +13,6 @@ from dprec.sparsity.lazy.together import FusedTables
 from dprec.sparsity.rows.kinds import Move, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 from tests.device.pretend import DEVICE
-from tests.device.test_strategies import OnDevice
 
 pytestmark = pytest.mark.full
 
@@ -132,12 +129,3 @@ def test_an_id_of_no_row_is_none_of_another_tables(wrong: int) -> None:
     reads["a"][1] = wrong
     with pytest.raises(RuntimeError, match="no row of an id"):
         tables.lazy.read_all(reads)
-
-
-@pytest.mark.parametrize("strategy", [lambda: LazyDP(aggregate=False), lambda: LazyDP(tables="big.*")])
-def test_tables_that_are_not_alike_stay_apart(strategy: Callable[[], LazyDP]) -> None:
-    """Those with replayed noise, a single one, any with momentum, and those on the CPU."""
-    for own, device, momentum in ((strategy(), DEVICE, 0.0), (LazyDP(), DEVICE, 0.5), (LazyDP(), "cpu", 0.0)):
-        OnDevice(device, [own], momentum=momentum)
-        assert own._tables
-        assert own._together is None

@@ -57,13 +57,6 @@ def test_processes_are_joined_by_sums_not_by_means() -> None:
     torch.testing.assert_close(got, want, rtol=1e-12, atol=0)
 
 
-def test_states_are_a_few_numbers() -> None:
-    metrics = RankingMetrics()
-    scores, target, seen = example(100)
-    metrics.update(scores, target, seen)
-    assert sum(value.numel() for value in metrics.sums.values()) == 9
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_scores_that_are_not_finite_are_refused(value: float) -> None:
     scores, target, seen = example(4)
@@ -74,12 +67,6 @@ def test_scores_that_are_not_finite_are_refused(value: float) -> None:
             RankingMetrics().update(broken, target, seen)
 
 
-def test_opposite_infinities_do_not_hide_each_other() -> None:
-    scores = torch.tensor([[0.0, math.inf, -math.inf, 1.0]])
-    with pytest.raises(UserError):
-        target_ranks(scores, torch.tensor([3]))
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e9])
 def test_the_padding_column_is_ignored(value: float) -> None:
     scores, target, seen = example(20)
@@ -88,22 +75,11 @@ def test_the_padding_column_is_ignored(value: float) -> None:
     assert torch.equal(target_ranks(scores, target, seen), want)
 
 
-def test_the_largest_finite_scores_are_fine() -> None:
-    scores = torch.full((2, 5), torch.finfo(torch.float64).max, dtype=torch.float64)
-    assert target_ranks(scores, torch.tensor([1, 2])).tolist() == [3, 3]
-
-
 @pytest.mark.parametrize("target", [0, 120, -1])
 def test_a_target_outside_the_catalogue_is_refused(target: int) -> None:
     scores, _, _ = example(1)
     with pytest.raises(UserError, match="outside the catalogue of 119 items"):
         target_ranks(scores, torch.tensor([target]))
-
-
-def test_a_seen_item_outside_the_catalogue_is_refused() -> None:
-    scores, target, _ = example(1)
-    with pytest.raises(UserError, match="seen item"):
-        target_ranks(scores, target, torch.tensor([[120]]))
 
 
 def test_shapes_are_checked() -> None:
@@ -119,12 +95,6 @@ def test_low_precision_scores(dtype: torch.dtype) -> None:
     scores, target, seen = example(20)
     low = scores.to(dtype)
     assert torch.equal(target_ranks(low, target, seen), target_ranks(low.double(), target, seen))
-
-
-def test_an_empty_batch_changes_nothing() -> None:
-    metrics = RankingMetrics()
-    metrics.update(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
-    assert int(metrics.sums["users"]) == 0
 
 
 @pytest.mark.full
@@ -295,10 +265,3 @@ def test_a_user_who_has_seen_nearly_everything_gets_a_short_list() -> None:
     metrics = ListMetrics(3, torch.tensor([0.0, 1, 1, 1]))
     metrics.update(torch.rand(1, 4), torch.tensor([[1, 2]]))
     assert metrics.sums["counts"][0].tolist() == [0, 0, 0, 1]
-
-
-def test_scores_stay_as_they_are() -> None:
-    scores, before = torch.rand(2, 5), None
-    before = scores.clone()
-    ListMetrics(2, torch.ones(5)).update(scores, torch.tensor([[1], [2]]))
-    assert torch.equal(scores, before)

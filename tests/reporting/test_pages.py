@@ -17,7 +17,7 @@ import pytest
 
 from dprec.fit import main as fit
 from dprec.report import main as report
-from dprec.reporting.charts import OTHERS, bar_chart, epsilon_scale, line_chart
+from dprec.reporting.charts import OTHERS, epsilon_scale
 from dprec.reporting.finished import Finished
 from dprec.reporting.pages import in_plain_words, run_page
 
@@ -187,13 +187,6 @@ def test_a_mistake_is_one_line(
     assert says in told.out + told.err
 
 
-def test_a_chart_of_one_point_or_equal_values_is_no_error() -> None:
-    assert line_chart("a", [(1.0, 2.0)], "x", "y") == ""
-    assert 'points="' in line_chart("a", [(0.0, 2.0), (1.0, 2.0)], "x", "y")
-    assert bar_chart("a", [("one", 0.0, True)], "x") == ""
-    assert bar_chart("a", [("one", 0.0, True), ("two", 1.0, False)], "x").count("<rect") == 2
-
-
 @pytest.mark.parametrize("epsilon", [0.003, 1.0, 8.0, 5000.0])
 def test_every_epsilon_is_on_the_scale_beside_what_the_documents_say_of_others(epsilon: float) -> None:
     chart = epsilon_scale(epsilon, "user")
@@ -231,12 +224,3 @@ def test_a_browser_has_nothing_to_say_and_nothing_sticks_out_on_a_phone(runs: Pa
         assert found, done.stdout[-300:]
         assert int(found[2]) <= int(found[1]) <= 390, path
         assert int(found[3]) == (22, 255)[theme]
-
-
-def test_the_run_that_cannot_be_read_is_named(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("good", "odd"):
-        shutil.copytree(runs / "private", tmp_path / name)
-    told = json.loads((tmp_path / "odd" / "metrics.json").read_text())
-    (tmp_path / "odd" / "metrics.json").write_text(json.dumps({**told, "epsilon": [1]}))
-    assert report([str(tmp_path / "good"), str(tmp_path / "odd"), "--out", str(tmp_path / "page.html")]) == 2
-    assert f"{tmp_path / 'odd'} is not as dprec fit wrote it" in capsys.readouterr().err

@@ -195,24 +195,6 @@ def test_what_a_step_logs_is_logged_once_for_each_step(tmp_path: Path) -> None:
     assert torch.isfinite(trainer.callback_metrics["train_loss_epoch"])
 
 
-def test_means_that_a_step_logs_count_its_users() -> None:
-    """Lightning would look for their number in the batch, which a micro-batch does not tell it."""
-
-    class Watched(Sorter):
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            self.log_dict({"company": float(len(batch[0]))}, on_step=False, on_epoch=True)
-            return self.each(batch)
-
-    def loader() -> Any:
-        return Privacy.loader(people(), BATCH, max_users=8, sampling_seed=5)
-
-    trainer = fit(Watched(), Privacy(noise_multiplier=1.0, verify=0.0), loader())
-    again = loader()
-    *_, last = ([len(part) for batch in again for part in batch] for _ in range(2))  # of two passes
-    mean = sum(size**2 for size in last) / sum(last)
-    assert float(trainer.callback_metrics["company"]) == pytest.approx(mean, rel=1e-6)
-
-
 def test_epochs_validation_and_a_datamodule() -> None:
     class People(pl.LightningDataModule):
         def train_dataloader(self) -> Any:
