@@ -308,7 +308,7 @@ def _add_scaled(joint: FusedParameters, scale: Tensor, by_kernels: bool) -> None
             if isinstance(out, RowSum):
                 out.add(use, weight)
             else:
-                use.add_to(out, weight, dtype)
+                use.add_to(out, weight)
     done: dict[str, Tensor] = {}
     if products:
         weight = scales.get(torch.float32, scale)

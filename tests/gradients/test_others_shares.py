@@ -108,7 +108,7 @@ def test_a_sum_over_many_users_alike_is_as_exact_as_one_of_them(form: str) -> No
     shape = {"large outer": (200, 90), "large catalogue": (2000, 20)}.get(form, (7, 5))
     total, one = torch.zeros(shape, dtype=torch.float64), torch.zeros(1, *shape)
     contribution.materialise(one, slice(0, 1))
-    contribution.add_to(total, weight, torch.float32)
+    contribution.add_to(total, weight)
     share = one[0].double() * weight[0].double()
     assert (total - users * share).norm() <= 1e-6 * users * share.norm()
 

@@ -93,9 +93,6 @@ class Plain(Contribution):
     def materialise(self, out: Tensor, places: Places) -> None:
         out += self.values[places]
 
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        out += (weight[:, None, None] * self.values).sum(0)
-
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost)
 

@@ -3,7 +3,7 @@
 A user's gradient of a parameter is the sum of that parameter's contributions. None of them needs to be
 built to be summed over users; `materialise` builds a slice of users where nothing cheaper is exact.
 
-A form gives three methods, and with these alone its norms and sums are right, beside any other form: they are
+A form gives two methods, and with these alone its norms and sums are right, beside any other form: they are
 built. What else it knows of itself, or of itself beside other forms, makes them cheaper.
 """
 
@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
-import torch
 from torch import Tensor
 
 from dprec_kernels.joint import Positions, Products, Softmaxes, Vectors
@@ -59,10 +58,6 @@ class Contribution(ABC):
         """Add the gradients of the users at these places to out (b, *shape)."""
 
     @abstractmethod
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        """Add Σ_u weight[u] · gradient_u to out (*shape)."""
-
-    @abstractmethod
     def forget(self, lost: Tensor) -> None:
         """Make the gradients of the users in this (B,) mask exactly zero, whatever they held."""
 
@@ -104,16 +99,11 @@ class Contribution(ABC):
         """Return tensors of the kind that are added up: where it is carried back, those of its parameter."""
         return [v for v in vars(self).values() if isinstance(v, Tensor) and v.is_floating_point()]
 
-    def add_to(self, total: Tensor, weight: Tensor, dtype: torch.dtype) -> None:
-        """Add Σ_u weight[u] · gradient_u to a total that may be wider than the gradients' `dtype`."""
-        weight = weight.to(dtype)
-        if total.dtype == dtype:
-            self.add_weighted(total, weight)
-        else:
-            self.add_wide(total, weight)
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
+        """Add Σ_u weight[u] · gradient_u to a total (*shape) that may be wider than gradients and weights.
 
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
-        """Do the same where the total is wider: a few users at a time, since float32 cannot hold the sum of many."""
+        A few users are added at a time, since float32 cannot hold the sum of many.
+        """
         part, step = WidePart(total, weight.dtype), users_at_once(total.numel(), total, SLICE)
         for start in range(0, len(weight), step):
             own = weight[start : start + step]

@@ -93,11 +93,11 @@ class BuiltAgain(Contribution):
         for use in self.uses:
             use.materialise(out, places)
 
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        self._add(WidePart(out, out.dtype), weight)
-
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
-        self._add(WidePart(total, weight.dtype), weight)
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
+        part = WidePart(total, weight.dtype)
+        for chosen, gradient in built(self.uses, self.shape, range(len(weight))):
+            part.add(gradient, weight[chosen])
+        part.flush()
 
     def forget(self, lost: Tensor) -> None:
         for use in self.uses:
@@ -105,8 +105,3 @@ class BuiltAgain(Contribution):
 
     def numbers(self) -> list[Tensor]:
         return [value for use in self.uses for value in use.numbers()]
-
-    def _add(self, part: WidePart, weight: Tensor) -> None:
-        for chosen, gradient in built(self.uses, self.shape, range(len(weight))):
-            part.add(gradient, weight[chosen])
-        part.flush()

@@ -66,16 +66,13 @@ class CatalogueRows(Contribution):
     def _beside(self, reads: Sequence[Rows]) -> tuple[Tensor, Tensor]:
         return joined(reads) if reads else (self.target[:, :0], self.hidden[:, :0])
 
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
         each = self.weight * weight.unsqueeze(1)
         if isinstance(self.softmaxes, UserSoftmaxes):
-            self.softmaxes.add_gradient(out, each)
+            self.softmaxes.add_gradient(total, each)
             return
         hidden, target, log_total = (x.flatten(0, 1) for x in (self.hidden, self.target, self.log_total))
-        add_table_gradient(out, hidden, self.table, target, log_total, each.flatten(), self.padding)
-
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
-        self.add_weighted(total, weight)  # the kernels add to wider totals by parts
+        add_table_gradient(total, hidden, self.table, target, log_total, each.flatten(), self.padding)
 
     def terms(self) -> Tensor:
         each = self.weight.abs() * lengths(self.hidden) * 2**0.5

@@ -27,10 +27,7 @@ class Dense(Contribution):
     def write(self, out: Tensor, places: Places) -> None:
         out.copy_(self.values[places])
 
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        out += torch.tensordot(weight, self.values, dims=1)
-
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
         add_rows(total, self.values, weight)
 
     def forget(self, lost: Tensor) -> None:
@@ -57,10 +54,7 @@ class Stacked(Contribution):
     def materialise(self, out: Tensor, places: Places) -> None:
         out += self.values[:, places].transpose(0, 1)
 
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        self.add_wide(out, weight)
-
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
         each = weight.view(1, -1, 1).expand(len(self.values), -1, 1)
         add_product(total.unsqueeze(1), each, self.values)
 
@@ -83,12 +77,9 @@ class Aligned(Contribution):
             own = slice(user * self.rows, (user + 1) * self.rows)
             out[place, own] += self.values[own]
 
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        each = weight.repeat_interleave(self.rows)
-        out += self.values * each.view(-1, *[1] * (self.values.dim() - 1))
-
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
-        self.add_weighted(total, weight)  # no two users meet
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
+        each = weight.repeat_interleave(self.rows)  # no two users meet
+        total += self.values * each.view(-1, *[1] * (self.values.dim() - 1))
 
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost.repeat_interleave(self.rows))

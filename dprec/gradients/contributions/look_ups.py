@@ -63,15 +63,8 @@ class LookUp(Contribution):
         """Return all that these users read, ascending, as `moved` does, whether it has a gradient or not."""
 
     @abstractmethod
-    def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ids (n,) and values (n, *rest) that add up to Σ_u weight[u] · gradient_u; ids may repeat."""
-
-    @abstractmethod
     def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
         """Return ids, values and factors that add up to Σ_u weight[u] · gradient_u, as exactly as `dtype` holds it."""
-
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        out.index_add_(0, *self.weighted_rows(weight))
 
 
 @dataclass
@@ -91,16 +84,12 @@ class Rows(LookUp):
             ids = ids + torch.arange(0, out.shape[0] * out.shape[1], out.shape[1], device=ids.device).unsqueeze(1)
         out.view(-1, *out.shape[2:]).index_add_(0, ids.flatten(), values.flatten(0, 1))
 
-    def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        values = self.values * weight.view(-1, *[1] * (self.values.dim() - 1))
-        return self.ids.flatten(), values.flatten(0, 1)
-
     def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
         return self.ids, self.flat(), weight  # nothing is multiplied yet
 
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
-        ids, values = self.weighted_rows(weight)
-        total.index_add_(0, ids, values.to(total.dtype))
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
+        values = self.values * weight.view(-1, *[1] * (self.values.dim() - 1))
+        total.index_add_(0, self.ids.flatten(), values.flatten(0, 1).to(total.dtype))
 
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost)
@@ -225,16 +214,12 @@ class SharedRows(OfProducts, LookUp):
     def materialise(self, out: Tensor, places: Places) -> None:
         out.index_add_(1, self.ids, self._products(places).to(out.dtype))
 
-    def weighted_rows(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        left = self.left * weight[:, None, None]
-        return self.ids, left.flatten(0, 1).T @ self.right.flatten(0, 1)
-
     def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
         """All users are in one product, which float32 could not hold."""
         values = self._product(weight, torch.float64).to(dtype)
         return self.ids, values, values.new_ones(len(values))
 
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
         total.index_add_(0, self.ids, self._product(weight, total.dtype))
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:

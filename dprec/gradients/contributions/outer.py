@@ -29,11 +29,7 @@ class Outer(OfProducts):
     def write(self, out: Tensor, places: Places) -> None:
         multiply_each(self.left[places].mT, self.right[places], out)
 
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        left = self.left * weight[:, None, None]
-        out.addmm_(left.flatten(0, 1).T, self.right.flatten(0, 1))
-
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
         add_product(total, left.flatten(0, 1), self.right.flatten(0, 1))
 
@@ -78,10 +74,7 @@ class Maps(OfProducts):
     def materialise(self, out: Tensor, places: Places) -> None:
         out += (self.left[:, places].mT @ self.right[:, places]).transpose(0, 1)
 
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        self.add_wide(out, weight)
-
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
         add_product(total, left.flatten(1, 2), self.right.flatten(1, 2))
 

@@ -27,11 +27,8 @@ class OverPositions(Contribution):
         own = OverPositions(self.values[places], None if self.factors is None else self.factors[places])
         out += own.summed().values
 
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        self.summed().add_weighted(out, weight)
-
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
-        self.summed().add_wide(total, weight)
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
+        self.summed().add_to(total, weight)
 
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost)

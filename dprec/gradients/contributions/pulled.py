@@ -14,7 +14,6 @@ from dprec.gradients.contributions.look_ups import Rows, joined
 from dprec.gradients.contributions.outer import Outer
 from dprec_kernels import sample_norms
 
-AT_ONCE = 1 << 18  # numbers of users' gradients that are carried back through an expression together
 APART = 1e-3  # of a gradient's norm: by so much it may differ where several are carried back together
 _TOGETHER: dict[Hashable, bool] = {}  # of a computation: whether torch carries several back together, and rightly
 
@@ -40,14 +39,6 @@ class Pulled(Contribution):
         inner = out.new_empty(out.shape[0], *self.expression.shape)
         self.inner.write(inner, places)
         out.copy_(self._back(inner))
-
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        step = max(1, AT_ONCE // max(1, out.numel()))
-        for start in range(0, len(weight), step):
-            part = weight[start : start + step]
-            each = out.new_zeros(len(part), *out.shape)
-            self.materialise(each, slice(start, start + len(part)))
-            out += torch.tensordot(part.to(out.dtype), each, dims=1)
 
     def forget(self, lost: Tensor) -> None:
         self.inner.forget(lost)
@@ -107,10 +98,7 @@ class OfOneNumber(Contribution):
     def materialise(self, out: Tensor, places: Places) -> None:
         out += self.factors[places].view(-1, *[1] * self.same.dim()) * self.same
 
-    def add_weighted(self, out: Tensor, weight: Tensor) -> None:
-        self.add_wide(out, weight)
-
-    def add_wide(self, total: Tensor, weight: Tensor) -> None:
+    def add_to(self, total: Tensor, weight: Tensor) -> None:
         total += (weight.double() @ self.factors.double() * self.same.double()).to(total.dtype)
 
     def forget(self, lost: Tensor) -> None:
