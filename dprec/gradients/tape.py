@@ -92,7 +92,7 @@ class Tape(AsWritten):
         self._read = read
         self._announced: dict[str, tuple[Tensor, int]] = {}  # ids ahead of their look-up, and their version then
         self.again: dict[Any, Way] = {}  # of a function, the shorter way of its rule for calls of the form that it runs
-        self._names = {id(p): name for name, p in parameters.items()}
+        self._names = dict(zip(map(id, parameters.values()), parameters, strict=True))
         self._precision = OwnPrecision(parameters)
         self._device = next((p.device.type for p in parameters.values()), "cpu")
         self._made: dict[Hashable, Tensor] = {}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.paths import host_readable
-from dprec_kernels.products import add_summed, multiply_each, product
+from dprec_kernels.products import add_multiplied, add_summed, multiply_each, product
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
@@ -111,11 +111,11 @@ def add_rows(total: Tensor, values: Tensor, weight: Tensor) -> None:
 
 def _add_in_turn(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Multiply `TOGETHER` rows at a time, and add up `PARTS` such products before they are added to the total."""
-    memory, rows = workspace.take("parts in turn", total.shape, left), right.shape[0]
+    memory, columns, rows = workspace.take("parts in turn", total.shape, left), left.T, right.shape[0]
     for first in range(0, rows, PARTS * TOGETHER):
-        multiply_each(left[first : first + TOGETHER].T, right[first : first + TOGETHER], memory)
+        multiply_each(columns[:, first : first + TOGETHER], right[first : first + TOGETHER], memory)
         for start in range(first + TOGETHER, min(rows, first + PARTS * TOGETHER), TOGETHER):
-            add_summed(memory, left[start : start + TOGETHER], right[start : start + TOGETHER])
+            add_multiplied(memory, columns[:, start : start + TOGETHER], right[start : start + TOGETHER])
         total += memory
 
 

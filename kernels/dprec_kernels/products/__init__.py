@@ -92,10 +92,11 @@ def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
     >>> total
     tensor([[3., 3.]])
     """
-    if by_openblas(left.T, right):
-        _add_by_openblas(total, left.T, right)
+    columns = left.T
+    if by_openblas(columns, right):
+        _add_by_openblas(total, columns, right)
     else:
-        total.addmm_(left.T, right)
+        total.addmm_(columns, right)
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
