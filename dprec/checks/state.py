@@ -5,8 +5,7 @@ Whatever `losses(batch)` writes to them is released, or moves later losses, with
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -20,26 +19,23 @@ State: TypeAlias = Mapping[str, Any]
 
 
 class Unchanged:
-    """Finds what a model writes to its parameters and buffers while a step's gradient is made.
+    """Finds what is written to a model's parameters and buffers between its making and `refuse`.
 
-    `owing` tables, which pay noise as they are read, are not looked at.
+    Tables of these ids, which pay noise as they are read, are not looked at.
     """
 
-    def __init__(self, module: nn.Module, owing: Collection[str] = ()) -> None:
-        self._module = module
-        self._owing = [id(p) for name, p in module.named_parameters() if name in owing]
-        self._names = trained_parameters(module).keys()
-        self._before: State = {}
+    def __init__(self, module: nn.Module, owing: Collection[int] = ()) -> None:
+        self._module, self._owing = module, owing
+        self._trained, self._before = trained_parameters(module).keys(), quick_state(held(module, owing))
 
-    def begin(self) -> None:
-        """Look at the model."""
-        refuse_frozen(self._names, trained_parameters(self._module).keys())
-        self._before = quick_state(held(self._module, self._owing))
-
-    def end(self) -> None:
+    def refuse(self) -> None:
         """Refuse what was written since; to be called before the optimizer moves anything."""
-        refuse_frozen(self._names, trained_parameters(self._module).keys())
-        refuse_changed(self._before, quick_state(held(self._module, self._owing)))
+        refuse_frozen(self._trained, trained_parameters(self._module).keys())
+        if names := changed(self._before, quick_state(held(self._module, self._owing))):
+            raise MixedUsers(
+                f"'{names[0]}' changes with the users' data and would be released without noise: use a layer without "
+                "running statistics, and keep nothing between batches"
+            )
 
 
 def refuse_frozen(before: Collection[str], now: Collection[str]) -> None:
@@ -76,23 +72,6 @@ def checksum(values: Tensor) -> int:
     return int((raw.view(torch.int64) if len(raw) % 8 == 0 and raw.storage_offset() % 8 == 0 else raw).sum())
 
 
-def refuse_changed(before: State, after: State) -> None:
-    """Refuse a model that has changed."""
-    if names := changed(before, after):
-        raise MixedUsers(
-            f"'{names[0]}' changes with the users' data and would be released without noise: use a layer without "
-            "running statistics, and keep nothing between batches"
-        )
-
-
 def changed(before: State, after: State) -> list[str]:
     """Return the names of all that is another thing in one state than in the other."""
     return [n for n in {**before, **after} if n not in before or n not in after or before[n] != after[n]]
-
-
-@contextmanager
-def unchanged(module: nn.Module, owing: Collection[int] = ()) -> Iterator[None]:
-    """Refuse a module that changes in here, where losses are run on users before a step is taken."""
-    before = quick_state(held(module, owing))
-    yield
-    refuse_changed(before, quick_state(held(module, owing)))

@@ -9,7 +9,7 @@ from torch import nn
 
 from dprec.accounting.release import ExactSums
 from dprec.accounting.sampling import Sampling
-from dprec.checks.state import unchanged
+from dprec.checks.state import Unchanged
 from dprec.contract import Losses, Users
 from dprec.gradients.parameters import trained_parameters
 from dprec.sparsity.rows.row_rules import RowRules
@@ -42,8 +42,9 @@ class Periods:
             self._now = period
             own = UsersOfAPeriod(everybody, self._sampling.periods[period].numbers)
             periods = len(self._sampling.periods)
-            with unchanged(module, owing):
-                self._rules.learn(period, losses, trained_parameters(module), own, sums, periods)
+            before = Unchanged(module, owing)
+            self._rules.learn(period, losses, trained_parameters(module), own, sums, periods)
+            before.refuse()
 
 
 class UsersOfAPeriod:

@@ -21,7 +21,7 @@ from dprec.checks.bypass import (
 )
 from dprec.checks.loading import Loading
 from dprec.checks.same_draws import SameDraws
-from dprec.checks.state import Unchanged, unchanged
+from dprec.checks.state import Unchanged, refuse_frozen
 from dprec.contract import Losses
 from dprec.distributed.ranks import ALONE, Ranks, fingerprint, pieces
 from dprec.gradients.parameters import padding_rows, trained_parameters
@@ -102,8 +102,9 @@ class PrivateSteps:
         rules.begin(module, parameters, step_noise, run.clipping.max_norm)
         refuse_shared_memory(module, rules.owing)
         if run.steps == 0:
-            with unchanged(module):
-                rules.learn(None, self._losses, parameters, loading, sums, len(sampling.periods))
+            before = Unchanged(module)
+            rules.learn(None, self._losses, parameters, loading, sums, len(sampling.periods))
+            before.refuse()
         rules.guard(module, trained.optimizer, run.steps)
         self._drawn = Drawn(loading.of, loading.streams)
         self.check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn)
@@ -113,7 +114,7 @@ class PrivateSteps:
         std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, rules.gradient_noise)
         self.last = run.steps + allowed  # the step after which the budget is spent
         self.terms = Terms(sums, std, self.last)
-        self._unchanged = Unchanged(module, rules.owing)
+        self._names = parameters.keys()
         self._owing = set(map(id, rules.owing.values()))
         self._modes: list[bool] = []  # in which of them the model's parts were looked at
 
@@ -151,7 +152,8 @@ class PrivateSteps:
         module, losses, sums = self.trained.module, self._losses, self.terms.sums
         self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
         self._loading.hold(batch)
-        self._unchanged.begin()
+        refuse_frozen(self._names, trained_parameters(module).keys())
+        self._unchanged = Unchanged(module, self._owing)
         if not self.run.noise.seeded:
             self._loading.streams.reseed()
 
@@ -183,7 +185,7 @@ class PrivateSteps:
         optimizer = self.trained.optimizer
         self._refuse_hooks_and_low_precision()
         refuse_other_gradients(self.trained.module, optimizer, self._gradient.filled)
-        self._unchanged.end()
+        self._unchanged.refuse()
         self.check.stepping(optimizer)
         self.run.rules.update(optimizer)
         self.check.stepped()

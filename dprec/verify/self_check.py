@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from dprec.checks.loading import alike
 from dprec.checks.perturbed import perturbed_weights
-from dprec.checks.state import State, held, quick_state, refuse_changed
+from dprec.checks.state import Unchanged
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.clipping import LARGEST, Clipping
 from dprec.gradients.parameters import padding_rows
@@ -153,7 +153,7 @@ class SelfCheck(StepCheck):
         """Compare what some users add, and refuse what losses keep of them."""
         self._whole = not self.checked or secrets.randbelow(WHOLE) == 0
         self.checked += 1
-        before = quick_state(held(self._module))
+        before = Unchanged(self._module)
         company, users = self._company(step.parts)
         judge, left, meet = Judge(engine, company), max(1, self._alone), max(map(len, company)) > 1
         self._refuse_kept(judge, users[0], before)
@@ -173,11 +173,11 @@ class SelfCheck(StepCheck):
         if meet and self._early:
             self._early -= self._early > 1 or self._alone <= 0
 
-    def _refuse_kept(self, judge: Judge, alone: Any, before: State) -> None:
+    def _refuse_kept(self, judge: Judge, alone: Any, before: Unchanged) -> None:
         """Refuse losses that keep something of the users they are given, in the model or anywhere else."""
         first = judge.of(alone)  # the tape's refusals come first
         judge.together  # noqa: B018  others come
-        refuse_changed(before, quick_state(held(self._module)))
+        before.refuse()
         moved = norm(less(judge.recount([alone]).total, first.total))
         if moved > SAME * self._clipping.max_norm:
             raise MixedUsers(

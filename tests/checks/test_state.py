@@ -64,12 +64,11 @@ def test_a_checksum_sees_every_bit() -> None:
 
 def test_owing_tables_may_pay_and_the_rest_may_not() -> None:
     model = Bag()
-    watch = Unchanged(model, ["table.weight"])
-    watch.begin()
+    watch = Unchanged(model, [id(model.table.weight)])
     with torch.no_grad():
         model.table.weight.add_(1.0)
-    watch.end()
-    watch.begin()
+    watch.refuse()
+    watch = Unchanged(model)
     model.out.bias.data.add_(1.0)
     with pytest.raises(MixedUsers, match="out.bias"):
-        watch.end()
+        watch.refuse()
