@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser
@@ -17,7 +18,8 @@ HISTORY = "--history"  # where it stands, in messages
 OF_LOGS = ("user_column", "item_column", "time_column", "where")  # settings of data, of which a log has its own
 
 if TYPE_CHECKING:
-    from dprec.serving.served import Recommended, Served
+    from dprec.serving.served import Served
+    from dprec.serving.top_k import Recommended
 
 
 def options(parser: ArgumentParser) -> None:
@@ -30,6 +32,8 @@ def options(parser: ArgumentParser) -> None:
         parser.add_argument(f"--{name}", help="of the log, as data.* of a recipe; default as in the run")
     parser.add_argument("-k", "--k", type=PositiveInt, default=10, help="how many items")
     parser.add_argument("--allow-seen", action="store_true", help="also recommend items of the history")
+    parser.add_argument("--items", help="the only ids to choose from, as in --history")
+    parser.add_argument("--exclude", help="ids to leave out, as in --history")
     parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")
 
 
@@ -42,50 +46,53 @@ def recommend(line: CommandLine, console: Console) -> None:
     events in place of ids: {"item": "id", "device": "tv"}. Unknown ids are skipped with a warning. Where none is known,
     and for an empty history, the answer is what most people choose, and "source" is then "popularity".
     """
+    from dprec.serving.histories import split_ids
     from dprec.serving.served import load
 
     given = line.options
-    history, file, users, out, count = given.history, given.file, given.users, given.out, given.k
+    history, file, users, out = given.history, given.file, given.users, given.out
     settings = {name: given[name] for name in OF_LOGS}
     if [history, file, users].count(None) != 2:
         raise UserError('give one of --history "id id id", --file histories.txt and --users log.csv')
     if users is None and (out is not None or any(settings.values())):
         raise UserError("--out, --where and the names of columns belong to --users log.csv: add it, or leave them out")
-    served, exclude_seen = load(given.run, listed(given.trust)), not given.allow_seen
+    served = load(given.run, listed(given.trust))
+    choices: dict[str, Any] = {"k": given.k, "exclude_seen": not given.allow_seen}
+    choices |= {name: split_ids(given[name]) for name in ("items", "exclude") if given[name] is not None}
     if users is not None:
         from dprec.serving.predictions import recommend_to_all
 
-        recommend_to_all(served, users, out, settings, count, exclude_seen, console)
+        recommend_to_all(served, users, out, settings, console, **choices)
     elif file is not None:
         from dprec.serving.histories import read_histories
 
         for asked in read_histories(file, served.knows):
-            found = _after(served, asked.history, f"{file}, line {asked.line}", count, exclude_seen)
+            found = _after(served, asked.history, f"{file}, line {asked.line}", choices)
             who = {} if asked.user is None else {"user": asked.user}
             print_json(who | {"history": asked.history, **as_dict(found)})
     else:
-        _recommend_for(served, history or "", count, exclude_seen, given.json, console)
+        _recommend_for(served, history or "", choices, given.json, console)
 
 
-def _recommend_for(served: Served, text: str, count: int, exclude_seen: bool, as_json: bool, console: Console) -> None:
+def _recommend_for(served: Served, text: str, choices: Mapping[str, Any], as_json: bool, console: Console) -> None:
     from dprec.run.console import recommendation_table
     from dprec.serving.histories import example, split_ids
 
     history = split_ids(text)
     if history and served.context_columns is not None:
         raise UserError(f"--history gives ids alone: write a .jsonl --file with {example(served.context_columns)}")
-    found = _after(served, history, HISTORY, count, exclude_seen)
+    found = _after(served, history, HISTORY, choices)
     if as_json:
         print_json({"history": history, **as_dict(found)})
     else:
         recommendation_table(console, found.items, found.scores)
 
 
-def _after(served: Served, events: list[Any], where: str, count: int, exclude_seen: bool) -> Recommended:
+def _after(served: Served, events: list[Any], where: str, choices: Mapping[str, Any]) -> Recommended:
     from dprec.serving.histories import History
 
-    history = History.read(events, where, served.context_columns)
-    (found,) = served.recommend_after([history], count, exclude_seen)
+    questions = served.ask([History.read(events, where, served.context_columns)])
+    (found,) = served.answer(served.choosing(questions, [where], **choices))
     warn(found, where, served.items[0])
     return found
 

@@ -20,7 +20,8 @@ from dprec.cli.command import finite
 from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError, refuse_missing
 from dprec.models import Recommender
-from dprec.serving.served import Scores, Served
+from dprec.serving.served import Served
+from dprec.serving.top_k import Scores
 
 IDS, INTERFACE = "items.json", "interface.json"
 ONE_FILE = 2**30  # bytes of weights that still go into the .onnx file itself, which may not have 2 GiB

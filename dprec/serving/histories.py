@@ -123,7 +123,7 @@ class History:
         if columns is None:
             if any(isinstance(event, Mapping) for event in told):
                 raise UserError(f"{where} has events with context, which the run does not read: give {example(None)}")
-            return cls(_texts(told, where))
+            return cls(unicode_texts(told, where))
         for number, event in enumerate(told, 1):
             if not isinstance(event, Mapping) or ITEM not in event:
                 raise UserError(f"{where}, event {number} is no object with an item: give {example(columns)}")
@@ -132,7 +132,7 @@ class History:
                     f"{where}, event {number} has {len(strange)} keys that the run does not read: it reads "
                     f"{', '.join([ITEM, *columns.rows])}"
                 )
-        return cls(_texts([event[ITEM] for event in told], where), _codes(told, where, columns))
+        return cls(unicode_texts([event[ITEM] for event in told], where), _codes(told, where, columns))
 
 
 def example(columns: ContextColumns | None) -> str:
@@ -143,7 +143,7 @@ def example(columns: ContextColumns | None) -> str:
     return f'events, oldest first, such as [{{"{ITEM}": "12"{known}}}]; what is not known of an event may be left out'
 
 
-def _texts(ids: Sequence[Any], where: str) -> list[str]:
+def unicode_texts(ids: Sequence[Any], where: str) -> list[str]:
     texts = [str(raw) for raw in ids]
     try:
         "".join(texts).encode()
@@ -170,7 +170,7 @@ def _text(value: Any, name: str, where: str) -> str | None:
         return str(value).lower()
     if not isinstance(value, (str, int, float, np.number)):
         raise UserError(f"{where}: '{name}' is a {type(value).__name__}: give a text, a number or nothing")
-    (text,) = _texts([value], where)
+    (text,) = unicode_texts([value], where)
     return text
 
 

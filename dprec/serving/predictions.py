@@ -27,7 +27,8 @@ from dprec.models.clicks import ClickModel
 from dprec.notices import heard_by, paced
 from dprec.run.saved.checkpoints import data_of, load_run
 from dprec.run.saved.folder import replace_file
-from dprec.serving.served import POPULARITY, Served
+from dprec.serving.served import Served, table_of
+from dprec.serving.top_k import POPULARITY
 
 
 def load_with_data(run: str, trusted: Sequence[str]) -> tuple[Learner, Any]:
@@ -113,15 +114,18 @@ def recommend_to_all(
     users: str,
     out: str | None,
     settings: Mapping[str, str | None],
-    count: int,
-    exclude_seen: bool,
     console: Console,
+    **choices: Any,
 ) -> None:
-    """Read a log, recommend to each of its users, and write a row for each user and place."""
+    """Read a log, recommend to each of its users, and write a row for each user and place.
+
+    The choices are those of `Served.choosing`.
+    """
     path = file_for_answers(out, "--users")
     log = _read(served, users, settings)
-    people = len(log.offsets) - 1
-    frame = served.recommend_all(log, count, exclude_seen)
+    names, questions = served.of_log(log)
+    people, count = len(names), choices["k"]
+    frame = table_of(names, served.answer(served.choosing(questions, names, **choices)))
     write(frame, path)
     unknown = sum(served.catalogue.index(raw) is None for raw in log.item_ids)
     none = people - frame["user"].n_unique()

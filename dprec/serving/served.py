@@ -1,33 +1,30 @@
-"""A trained run as an object that recommends: `dprec.load(run).recommend(...)`."""
+"""A trained recommender as an object: `dprec.load(run).recommend(...)`, raw ids in and raw ids out."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
-from torch import Tensor, nn
 
-from dprec.data.draws.batch import RankingBatch, RankingInContext
+from dprec.data.formats.columnar import as_polars
+from dprec.data.formats.wanted import BY_ROW
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import read_frame
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models import Recommender
-from dprec.notices import paced
 from dprec.run.saved.checkpoints import load_run
-from dprec.serving.histories import History, example
+from dprec.serving.histories import History, example, unicode_texts
+from dprec.serving.top_k import NONE, Question, Recommended, Scores, best
 
-HISTORY, POPULARITY = "history", "popularity"
-NUMBERS = 2**23  # scores at a time: what a batch of users may have in memory
-USERS = 512
 COLUMNS: dict[str, Any] = {
     "user": pl.String,
     "place": pl.List(pl.Int64),
@@ -35,45 +32,7 @@ COLUMNS: dict[str, Any] = {
     "score": pl.List(pl.Float32),
     "source": pl.String,
 }
-
-
-@dataclass(frozen=True)
-class Recommended:
-    """What one user is recommended, best first."""
-
-    items: list[str]
-    scores: list[float]  # logits, or of popularity the share of all choices: each list has one scale of its own
-    source: str  # "history", or "popularity" where no item of the history is known
-    unknown: list[str]  # ids of the history that the run does not know
-
-
-class Scores(nn.Module):
-    """Histories of item numbers (B, T), oldest first, zeros on the right, to scores of all items (B, items).
-
-    A model that reads context takes its values (B, T, C), too, as a batch has them. `seen` holds whole histories, which
-    may be longer than what the model reads. A history without an item gets popularity, and item 0, the padding, is
-    never the best.
-    """
-
-    popularity: Tensor
-    padding: Tensor
-
-    def __init__(self, model: Recommender) -> None:
-        super().__init__()
-        self.model: Any = model.eval()
-        with torch.inference_mode():
-            popularity = model.without_history().float()
-        self.register_buffer("popularity", popularity.clone())  # (items,)
-        self.register_buffer("padding", torch.arange(model.items) == 0)
-
-    def forward(self, history: Tensor, context: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
-        seen = history if seen is None else seen
-        batch = RankingBatch(history, history[:, 0], seen)
-        if context is not None:
-            batch = RankingInContext(history, history[:, 0], seen, context)
-        scores = self.model.scores(batch).float()
-        known = (history != 0).any(1, keepdim=True)
-        return torch.where(known, scores, self.popularity).masked_fill(self.padding, -torch.inf)
+ALIKE = 5_000  # ids that an unknown one is compared with
 
 
 class Served:
@@ -103,10 +62,17 @@ class Served:
     def items(self) -> list[str]:
         return list(self.catalogue.ids)
 
+    @property
+    def how_read(self) -> Mapping[str, Any]:
+        """The settings by which the log of training was read."""
+        return self.facts.get("prepared_as") or self.facts.get("data", {}).get("init_args") or {}
+
     def knows(self, raw: str) -> bool:
         return bool(self.catalogue.encode_history([raw])[0])
 
-    def recommend(self, histories: Any, k: int = 10, exclude_seen: bool = True) -> Any:
+    def recommend(
+        self, histories: Any, k: int = 10, exclude_seen: bool = True, items: Any = None, exclude: Any = None
+    ) -> Any:
         """The k best next items for each history of raw item ids, oldest first.
 
         Histories are given as
@@ -115,116 +81,159 @@ class Served:
           history is a list of events, such as {"item": "12", "device": "tv"};
         - a mapping from a user's name to the history: a dict of `Recommended` by name;
         - a data frame of polars or pandas, a log as for training: one of the same library comes back, with the columns
-          user, place (1 the best), item, score and source.
+          user, place (1 the best), item, score and source. Columns named as in training are found.
 
         Unknown ids are left out. Where none is known, and for an empty history, the answer is what most people choose
         as far as the model tells (`Recommender.without_history`); it never reads the training data.
+
+        Args:
+            histories: of raw item ids.
+            k: how many items.
+            exclude_seen: leave out the items of the history.
+            items: the only items to choose from: ids for all histories, a list of lists with one for each, or a mapping
+                from users to lists; None for all items. An id that the run does not know is refused.
+            exclude: items to leave out, given likewise.
         """
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise UserError(f"k is {k!r}: give a whole number of at least 1")
+        names, questions = self._read(histories)
+        found = self.answer(self.choosing(questions, names, k, exclude_seen, items, exclude))
         if isinstance(histories, Mapping):
-            return dict(zip(histories, self._lists(list(histories.values()), k, exclude_seen), strict=True))
-        if isinstance(histories, (list, tuple)):
-            return self._lists(histories, k, exclude_seen)
+            return dict(zip(names, found, strict=True))
+        return found if isinstance(histories, (list, tuple)) else as_given(table_of(names, found), histories)
+
+    def answer(self, questions: Sequence[Question]) -> list[Recommended]:
+        return best(questions, self.scores, self.catalogue, self.context_columns)
+
+    def _read(self, histories: Any) -> tuple[Sequence[Any], list[Question]]:
+        """Whose histories these are, or which, and what is asked for each."""
         if isinstance(histories, (str, bytes, Path)):
             raise UserError(
                 f"histories are a {type(histories).__name__}: give a list of histories, a mapping of users to them or "
                 f"a data frame; a history is {example(self.context_columns)}"
             )
-        frame = self.recommend_all(read_frame(histories, context=self.context), k, exclude_seen)
-        if type(histories).__module__.split(".")[0] != "pandas":
-            return frame
-        # As columns of Python's values, because polars' own conversion needs pyarrow.
-        return type(histories)(frame.to_dict(as_series=False))
+        if not isinstance(histories, (Mapping, list, tuple)):
+            frame = as_polars(histories)
+            there = [*frame.collect_schema().names(), BY_ROW]
+            roles = {role: self.how_read.get(role) for role in ("user_column", "item_column", "time_column")}
+            own = {role: column for role, column in roles.items() if column in there}
+            return self.of_log(read_frame(frame, context=self.context, **own))
+        events = list(histories.values()) if isinstance(histories, Mapping) else histories
+        read = [History.read(each, f"history {n}", self.context_columns) for n, each in enumerate(events)]
+        return list(histories) if isinstance(histories, Mapping) else range(len(read)), self.ask(read)
 
-    def _lists(self, histories: Sequence[Any], k: int, exclude_seen: bool) -> list[Recommended]:
-        read = [History.read(history, f"history {n}", self.context_columns) for n, history in enumerate(histories)]
-        return self.recommend_after(read, k, exclude_seen)
+    def ask(self, histories: Sequence[History]) -> list[Question]:
+        """What is asked after histories, in numbers."""
+        found = []
+        for history, items in zip(histories, self.catalogue.numbers([each.ids for each in histories]), strict=True):
+            known = np.array(items, dtype=np.int64)
+            codes = None if history.codes is None else history.codes[known > 0]
+            unknown = [history.ids[place] for place in np.flatnonzero(known == 0)]
+            found.append(Question(known[known > 0], codes, unknown))
+        return found
 
-    def recommend_after(self, histories: Sequence[History], k: int, exclude_seen: bool = True) -> list[Recommended]:
-        """The same for histories that were read."""
-        numbers = [np.array(items, dtype=np.int64) for items in self.catalogue.numbers([h.ids for h in histories])]
-        codes = None
-        if self.context_columns is not None:
-            codes = [np.zeros(len(h.ids), dtype=np.int64) if h.codes is None else h.codes for h in histories]
-        found = self._best(numbers, codes, k, exclude_seen)
-        unknown = [[h.ids[place] for place in np.flatnonzero(n == 0)] for h, n in zip(histories, numbers, strict=True)]
-        return [replace(one, unknown=ids) for one, ids in zip(found, unknown, strict=True)]
-
-    def recommend_all(
-        self,
-        log: Interactions,
-        k: int = 10,
-        exclude_seen: bool = True,
-    ) -> pl.DataFrame:
-        """A row for each user of a log and each place: user, place, item, score, source."""
+    def of_log(self, log: Interactions) -> tuple[list[str], list[Question]]:
+        """The users of a log, and what is asked for each."""
         numbers = np.array([self.catalogue.index(raw) or 0 for raw in log.item_ids], dtype=np.int64)
-        items = numbers[log.item]
-        spans = [slice(start, end) for start, end in zip(log.offsets[:-1], log.offsets[1:], strict=True)]
-        codes = None
+        items, codes = numbers[log.item], None
         if self.context_columns is not None:
             if log.context is None or log.context.columns.fingerprint != self.context_columns.fingerprint:
                 raise UserError(
                     "the run reads the context of events, which this log was read without: give it the columns"
                 )
-            codes = [log.context.codes[span] for span in spans]
-        found = self._best([items[span] for span in spans], codes, k, exclude_seen)
-        frame = pl.DataFrame(
-            {
-                "user": log.ids_of(np.arange(len(found))),
-                "place": [list(range(1, len(one.items) + 1)) for one in found],
-                "item": [one.items for one in found],
-                "score": [one.scores for one in found],
-                "source": [one.source for one in found],
-            },
-            schema=COLUMNS,
-        )
-        return frame.explode("place", "item", "score").drop_nulls("place")
+            codes = log.context.codes
+        found = []
+        for start, end in zip(log.offsets[:-1], log.offsets[1:], strict=True):
+            known = items[start:end] > 0
+            own = None if codes is None else codes[start:end][known]
+            found.append(Question(items[start:end][known], own))
+        return log.ids_of(np.arange(len(found))), found
 
-    def _best(
+    def choosing(
         self,
-        numbers: Sequence[np.ndarray],
-        codes: Sequence[np.ndarray] | None,
-        k: int,
-        exclude_seen: bool,
-    ) -> list[Recommended]:
-        """The best of each history of item numbers, 0 where unknown; `codes` are those of its events' context.
+        questions: Sequence[Question],
+        names: Sequence[Any],
+        k: int = 10,
+        exclude_seen: bool = True,
+        items: Any = None,
+        exclude: Any = None,
+    ) -> list[Question]:
+        """The same questions with these choices, as `recommend` takes them."""
+        refuse_k(k)
+        only, without = self._each(items, names, "items"), self._each(exclude, names, "exclude")
+        return [
+            replace(one, k=k, exclude_seen=exclude_seen, items=among, exclude=NONE if others is None else others)
+            for one, among, others in zip(questions, only, without, strict=True)
+        ]
 
-        Users of similar length go together, so that short histories are not padded to long ones.
-        """
-        found: dict[int, Recommended] = {}
-        order = sorted(range(len(numbers)), key=lambda user: len(numbers[user]))
-        size = min(USERS, max(1, NUMBERS // self.model.items))
-        starts = range(0, len(order), size)
-        for start in paced(starts, f"recommending: {size} users at a time, part", len(starts)):
-            users = order[start : start + size]
-            known = [numbers[user] > 0 for user in users]
-            histories = [numbers[user][which] for user, which in zip(users, known, strict=True)]
-            of_known = None
-            if codes is not None:
-                of_known = [codes[user][which] for user, which in zip(users, known, strict=True)]
-            found |= zip(users, self._ranked(histories, of_known, k, exclude_seen), strict=True)
-        return [found[user] for user in range(len(numbers))]
+    def _each(self, given: Any, names: Sequence[Any], where: str) -> list[np.ndarray | None]:
+        """Items for each name, from ids for all, a list for each, or a mapping of some to lists."""
+        if isinstance(given, Mapping):
+            known = set(names)
+            if strange := [name for name in given if name not in known]:
+                close = meant(str(strange[0]), map(str, names))
+                raise UserError(f"{where} names {strange[0]!r}, whose history is not given{close}")
+            lists = [given.get(name) for name in names]
+        else:
+            given = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else given
+            if not isinstance(given, list) or not any(isinstance(one, (list, tuple, np.ndarray)) for one in given):
+                return [None if given is None else self.numbers(given, where)] * len(names)
+            if len(given) != len(names):
+                raise UserError(f"{where} has {len(given)} lists for {len(names)} histories: give one for each")
+            lists = given
+        told = [f"{where} of {name}" for name in names]
+        return [None if ids is None else self.numbers(ids, own) for ids, own in zip(lists, told, strict=True)]
 
-    @torch.inference_mode()
-    def _ranked(
-        self, histories: Sequence[np.ndarray], codes: Sequence[np.ndarray] | None, k: int, exclude_seen: bool
-    ) -> Iterator[Recommended]:
-        seen, recent, context = _padded(histories), self._recent(histories), None  # (B, S), (B, T)
-        if codes is not None and self.context_columns is not None:
-            context = torch.from_numpy(self.context_columns.values(self._recent(codes).numpy()))  # (B, T, C)
-        scores = self.scores(recent, context, seen)
-        if exclude_seen:
-            scores.scatter_(1, seen, -torch.inf)
-        best = scores.topk(min(k, self.model.items - 1))
-        for history, values, items in zip(histories, best.values.tolist(), best.indices.tolist(), strict=True):
-            left = [place for place, value in enumerate(values) if math.isfinite(value)]
-            names = [self.catalogue.raw(items[place]) for place in left]
-            source = HISTORY if len(history) else POPULARITY
-            yield Recommended(names, [values[place] for place in left], source, [])
+    def numbers(self, ids: Any, where: str) -> np.ndarray:
+        """The numbers of items (n,), all of which the run must know. No message repeats an id."""
+        if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
+            raise UserError(f'{where} is no list of item ids: give one, such as ["12", "7"]')
+        raw = unicode_texts(list(ids), where)
+        found = np.array(self.catalogue.numbers([raw])[0], dtype=np.int64)
+        if len(strange := np.flatnonzero(found == 0)):
+            close = meant(raw[strange[0]], self.catalogue.ids)
+            first, count = strange[0] + 1, f"{len(strange):,} of {len(raw):,} ids are"
+            said = f"{count} unknown to the run, the first is number {first}" if len(strange) > 1 else None
+            raise UserError(f"{where}: {said or f'id number {first} is unknown to the run'}{close}")
+        return found
 
-    def _recent(self, rows: Sequence[np.ndarray]) -> Tensor:
-        return _padded([row[-self.model.max_length :] for row in rows])
+
+def refuse_k(k: Any) -> None:
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise UserError(f"k is {k!r}: give a whole number of at least 1")
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Say which of the known ids another one may have been meant for, if one is close; of very many, not all are tried.
+
+    >>> meant("alein", ["alien", "brazil"]), meant("x", ["alien"])
+    ('; did you mean alien?', '')
+    """
+    several = list(known)
+    if len(several) > ALIKE:
+        several = list(islice((one for one in several if one[:2] == name[:2]), ALIKE))
+    close = difflib.get_close_matches(name, several, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def table_of(users: Sequence[str], found: Sequence[Recommended]) -> pl.DataFrame:
+    """A row for each user and place: user, place, item, score, source."""
+    frame = pl.DataFrame(
+        {
+            "user": users,
+            "place": [list(range(1, len(one.items) + 1)) for one in found],
+            "item": [one.items for one in found],
+            "score": [one.scores for one in found],
+            "source": [one.source for one in found],
+        },
+        schema=COLUMNS,
+    )
+    return frame.explode("place", "item", "score").drop_nulls("place")
+
+
+def as_given(frame: pl.DataFrame, given: Any) -> Any:
+    """The frame in the library of the one that was given."""
+    if type(given).__module__.split(".")[0] != "pandas":
+        return frame
+    return type(given)(frame.to_dict(as_series=False))  # Python's values: polars' own conversion needs pyarrow
 
 
 def load(run: Any, trust: Sequence[str] = ()) -> Served:
@@ -260,11 +269,3 @@ def load(run: Any, trust: Sequence[str] = ()) -> Served:
     if not isinstance(ids, list) or len(ids) != model.items - 1 or not all(isinstance(raw, str) for raw in ids):
         raise UserError(f"{run} does not name the {model.items - 1} items of its model: give another run")
     return Served(model, Catalogue(ids), checkpoint["dprec"])
-
-
-def _padded(histories: Sequence[np.ndarray]) -> Tensor:
-    """Histories (B, T) as long as the longest, at least 1, with zeros on the right."""
-    rows = np.zeros((len(histories), max(1, *map(len, histories))), dtype=np.int64)
-    for row, history in zip(rows, histories, strict=True):
-        row[: len(history)] = history
-    return torch.from_numpy(rows)

@@ -6,22 +6,27 @@ import asyncio
 import json
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from dprec.cli.command import finite
 from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError, refuse_missing
 from dprec.serving.histories import History, example
-from dprec.serving.served import Recommended, Served
+from dprec.serving.served import Served
+from dprec.serving.top_k import Question, Recommended
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -43,34 +48,47 @@ class Refused(Exception):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Question:
-    """What a request asks: the best `k` items after a history."""
+def question_of(body: bytes, limits: Limits, served: Served) -> Question:
+    """From JSON such as {"history": ["12", "7"], "k": 10, "exclude_seen": true, "items": [...], "exclude": [...]}.
 
-    history: History
-    k: int = 10
-    exclude_seen: bool = True
+    A run that reads context has events in place of ids.
+    """
+    value = _object(body, ("history", "k", "exclude_seen", "items", "exclude"), '{"history": ["12", "7"], "k": 10}')
+    exclude_seen = value.get("exclude_seen", True)
+    if not isinstance(exclude_seen, bool):
+        raise Refused(400, "exclude_seen is neither true nor false")
+    (question,) = served.ask([_history(value["history"], limits, served.context_columns)])
+    chosen: dict[str, Any] = {
+        name: _ids(value[name], name, served) for name in ("items", "exclude") if value.get(name) is not None
+    }
+    return replace(question, k=_k(value, limits), exclude_seen=exclude_seen, **chosen)
 
-    @classmethod
-    def read(cls, body: bytes, limits: Limits, columns: ContextColumns | None = None) -> Question:
-        """From JSON such as {"history": ["12", "7"], "k": 10, "exclude_seen": true}.
 
-        A run that reads context has its columns, and events in place of ids.
-        """
-        try:
-            value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):  # the message of json would hold a part of the history
-            raise Refused(400, 'the body is not JSON: send {"history": ["12", "7"], "k": 10}') from None
-        if not isinstance(value, dict) or "history" not in value:
-            raise Refused(400, 'the body is not an object with a history: send {"history": ["12", "7"], "k": 10}')
-        if set(value) - {"history", "k", "exclude_seen"}:
-            raise Refused(400, "the body has an unknown key: give history, k and exclude_seen")
-        k, exclude_seen = value.get("k", min(10, limits.k)), value.get("exclude_seen", True)
-        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limits.k:
-            raise Refused(400, f"k is no whole number from 1 to {limits.k}")
-        if not isinstance(exclude_seen, bool):
-            raise Refused(400, "exclude_seen is neither true nor false")
-        return cls(_history(value["history"], limits, columns), k, exclude_seen)
+def _object(body: bytes, keys: Sequence[str], example: str) -> dict[str, Any]:
+    """The object of a body that has the first of these keys, and no others."""
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):  # the message of json would hold a part of the history
+        raise Refused(400, f"the body is not JSON: send {example}") from None
+    if not isinstance(value, dict) or keys[0] not in value:
+        raise Refused(400, f"the body is not an object with {keys[0]}: send {example}")
+    if set(value) - set(keys):
+        raise Refused(400, f"the body has an unknown key: give {', '.join(keys)}")
+    return value
+
+
+def _k(value: Mapping[str, Any], limits: Limits) -> int:
+    k = value.get("k", min(10, limits.k))
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limits.k:
+        raise Refused(400, f"k is no whole number from 1 to {limits.k}")
+    return k
+
+
+def _ids(told: Any, name: str, served: Served) -> np.ndarray:
+    """The numbers of items that the run must know."""
+    if not isinstance(told, list) or not all(isinstance(one, (str, int)) and not isinstance(one, bool) for one in told):
+        raise Refused(400, f'{name} is no list of item ids, such as ["12", "7"]')
+    return _read(lambda: served.numbers(told, name), name)
 
 
 def _history(told: Any, limits: Limits, columns: ContextColumns | None) -> History:
@@ -79,12 +97,16 @@ def _history(told: Any, limits: Limits, columns: ContextColumns | None) -> Histo
         raise Refused(400, f"history is no list of {example(columns)}")
     if len(told) > limits.history:
         raise Refused(413, f"the history has {len(told)} events, more than {limits.history}: send the most recent ones")
+    return _read(lambda: History.read(told, "history", columns), "history")
+
+
+def _read(read: Callable[[], Read], name: str) -> Read:
     try:
-        return History.read(told, "history", columns)
+        return read()
     except UserError as error:
         raise Refused(400, str(error)) from None
     except ValueError:  # a number of thousands of digits
-        raise Refused(400, "history has a number that is too long") from None
+        raise Refused(400, f"{name} has a number that is too long") from None
 
 
 def _refuse_constant(name: str) -> None:
@@ -117,36 +139,27 @@ class RequestBatcher:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
-                await self._answer_some([pair for pair in batch if not pair[1].done()])  # done: nobody waits any more
+                if waited_for := [pair for pair in batch if not pair[1].done()]:  # done: nobody waits any more
+                    await self._answer_some(waited_for)
         finally:
             self._work = None
 
     async def _answer_some(self, batch: Sequence[tuple[Question, asyncio.Future[Recommended]]]) -> None:
-        loop = asyncio.get_running_loop()
-        for exclude_seen in (True, False):
-            asked = [(question, answer) for question, answer in batch if question.exclude_seen is exclude_seen]
-            if not asked:
-                continue
-            questions = [question for question, _ in asked]
-            try:
-                found = await loop.run_in_executor(self._thread, self._recommend, questions, exclude_seen)
-            except Exception as error:
-                for _, answer in asked:
-                    if not answer.done():
-                        answer.set_exception(error)
-            else:
-                for (_, answer), one in zip(asked, found, strict=True):
-                    if not answer.done():
-                        answer.set_result(one)
+        answers = [answer for _, answer in batch]
+        try:
+            found = await self.run(self.served.answer, [question for question, _ in batch])
+        except Exception as error:
+            for answer in answers:
+                if not answer.done():
+                    answer.set_exception(error)
+        else:
+            for answer, one in zip(answers, found, strict=True):
+                if not answer.done():
+                    answer.set_result(one)
 
-    def _recommend(self, questions: Sequence[Question], exclude_seen: bool) -> list[Recommended]:
-        """With the largest k of all, of which each takes the first."""
-        most = max(question.k for question in questions)
-        found = self.served.recommend_after([question.history for question in questions], most, exclude_seen)
-        return [
-            replace(one, items=one.items[: question.k], scores=one.scores[: question.k])
-            for question, one in zip(questions, found, strict=True)
-        ]
+    async def run(self, work: Callable[..., Read], *given: Any) -> Read:
+        """What the model makes of something, in its own thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
 
 
 PACKAGES = ("starlette", "uvicorn")
@@ -173,7 +186,7 @@ class Service:
             return _refusal(503, f"{self.limits.requests} requests wait already: ask again", {"retry-after": "1"})
         self._busy += 1
         try:
-            question = Question.read(await self._body(request), self.limits, self.served.context_columns)
+            question = question_of(await self._body(request), self.limits, self.served)
             found = await self._together.answer(question)
             return _json(
                 {"items": found.items, "scores": found.scores, "source": found.source, "unknown": found.unknown}

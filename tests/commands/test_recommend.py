@@ -44,6 +44,17 @@ def test_seen_items_come_back_only_on_request(moved: Path, capsys: pytest.Captur
     assert len(answered(capsys, recommend, str(moved), "--history", history, "-k", "99", "--allow-seen")["items"]) == 12
 
 
+def test_candidates_and_exclusions(moved: Path, log: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--items", "film1 film2,film3", "--exclude", "film2", "-k", "5"]
+    found = answered(capsys, recommend, str(moved), "--history", "film0", *words)
+    assert found["items"] == load(moved).recommend([["film0"]], items=["film1", "film3"])[0].items
+    assert recommend([str(moved), "--users", str(log), "--out", "few.csv", "--allow-seen", *words]) == 0
+    assert set(pl.read_csv("few.csv")["item"]) == {"film1", "film3"}
+    capsys.readouterr()
+    assert recommend([str(moved), "--history", "film0", "--items", "fim1"]) == 2
+    assert capsys.readouterr().err == "error: items: id number 1 is unknown to the run; did you mean film1?\n"
+
+
 def test_a_history_may_be_longer_than_the_model_sees(moved: Path) -> None:
     long = [f"film{n % 12}" for n in range(50)]
     whole, recent = load(moved).recommend([long, long[-10:]], k=3, exclude_seen=False)
@@ -144,7 +155,7 @@ def test_a_log_of_users_is_filtered_as_that_of_training_was(
     (here / "rated.csv").write_text("user_id,item_id,timestamp,rating\nann,film1,1,5\nann,film2,2,1\n")
     for where, history in ((None, ["film1"]), ("null", ["film1", "film2"]), ("rating < 4", ["film2"])):
         settings = {**dict.fromkeys(OF_LOGS), "where": where}
-        recommend_to_all(served, "rated.csv", f"{where}.csv", settings, 3, False, Console())
+        recommend_to_all(served, "rated.csv", f"{where}.csv", settings, Console(), k=3, exclude_seen=False)
         replaced = '--where replaces the condition of the run, "rating >= 4"' in capsys.readouterr().err
         assert replaced == (where is not None)
         assert pl.read_csv(f"{where}.csv")["item"].to_list() == served.recommend([history], 3, False)[0].items

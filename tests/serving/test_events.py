@@ -19,7 +19,7 @@ from dprec.models import GRU, DPFormer, Transformer
 from dprec.serving.exported import export_run
 from dprec.serving.histories import History
 from dprec.serving.served import Served
-from dprec.serving.service import Limits, Question, Refused
+from dprec.serving.service import Limits, Refused, question_of
 
 ITEMS = ["alien", "brazil", "casablanca", "dune", "7"]
 CONTEXT = {"device": 5, "hour": [6, 12, 18.5]}
@@ -78,17 +78,19 @@ def test_what_is_no_event_is_one_line_that_repeats_nothing(events: Any, columns:
 
 
 def test_a_request_has_events_or_is_refused() -> None:
-    asked = Question.read(json.dumps({"history": HISTORIES["eve"]}).encode(), Limits(), COLUMNS)
+    run = served()
+    asked = question_of(json.dumps({"history": HISTORIES["eve"]}).encode(), Limits(), run)
     wanted = History.read(HISTORIES["eve"], "history", COLUMNS)
-    assert asked.history.ids == wanted.ids
-    assert asked.history.codes is not None
-    assert asked.history.codes.tolist() == wanted.codes.tolist()
+    assert [run.catalogue.raw(item) for item in asked.history] == wanted.ids
+    assert asked.codes is not None
+    assert asked.codes.tolist() == wanted.codes.tolist()
     for body in ({"history": ["7"]}, {"history": [{"item": 7, "hour": "late"}]}, {"history": [{"hour": 7}]}):
         with pytest.raises(Refused) as refused:
-            Question.read(json.dumps(body).encode(), Limits(), COLUMNS)
+            question_of(json.dumps(body).encode(), Limits(), run)
         assert refused.value.status == 400
+    plain = Served(Transformer(len(ITEMS) + 1, dim=8), Catalogue(ITEMS), {})
     with pytest.raises(Refused, match="history is no list of item ids"):
-        Question.read(json.dumps({"history": HISTORIES["bob"]}).encode(), Limits())
+        question_of(json.dumps({"history": HISTORIES["bob"]}).encode(), Limits(), plain)
 
 
 @pytest.mark.full

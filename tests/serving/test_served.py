@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
 
 import dprec
 from dprec.data import Catalogue
+from dprec.data.draws.batch import RankingBatch
 from dprec.errors import UserError
 from dprec.models import Spectral, Transformer
-from dprec.serving.served import Recommended, Served
+from dprec.serving.served import Served
+from dprec.serving.top_k import Recommended
 
 ITEMS = ["alien", "brazil", "casablanca", "dune", "7"]
 
@@ -47,6 +50,38 @@ def test_ids_are_read_as_in_a_log_and_unknown_ones_are_told(served: Served) -> N
     plain, odd = served.recommend([["7", "dune"], [7.0, " dune ", "what"]])
     assert odd.items == plain.items
     assert (plain.unknown, odd.unknown) == ([], ["what"])
+
+
+def test_only_the_items_that_may_be_chosen_are_and_none_that_are_excluded(served: Served) -> None:
+    histories = [["alien"], ["dune", "brazil"], []]
+    few = served.recommend(histories, 5, items=["7", "alien", "casablanca"], exclude=[7])
+    for history, found in zip(histories, few, strict=True):
+        assert set(found.items) == {"alien", "casablanca"} - set(history)
+    each = served.recommend(histories, 5, False, items=[["7", "alien"], None, []], exclude=[[], ["dune"], ["7"]])
+    assert each[0].items == [raw for raw in by_hand(served, ["alien"], False) if raw in ("7", "alien")]
+    assert each[1].items == [raw for raw in by_hand(served, ["dune", "brazil"], False) if raw != "dune"]
+    assert each[2].items == []
+    named = dict(zip("abc", histories, strict=True))
+    found = served.recommend(named, 5, False, items={"a": ["7", "alien"], "c": []}, exclude={"b": ["dune"]})
+    assert list(found.values()) == each
+    log = pl.DataFrame({"user_id": ["b", "a", "b"], "item_id": ["dune", "alien", "brazil"]})
+    frame = served.recommend(log, 5, False, items={"a": ["7", "alien"]}, exclude={"b": ["dune"]})
+    assert frame["item"].to_list() == each[0].items + each[1].items
+
+
+def test_of_many_users_each_has_what_plain_scores_of_its_candidates_say() -> None:
+    torch.manual_seed(1)
+    ids, draw = [f"i{n}" for n in range(300)], np.random.default_rng(0)
+    run = Served(Transformer(301, dim=8, max_length=6).eval(), Catalogue(ids), {})
+    histories, items, without = ([draw.choice(ids, n).tolist() for _ in range(40)] for n in (5, 60, 30))
+    batch = torch.tensor([[ids.index(raw) + 1 for raw in history] for history in histories])
+    with torch.inference_mode():
+        scores = run.model.scores(RankingBatch(batch, batch[:, 0], batch))
+    found = run.recommend(histories, 7, items=items, exclude=without)
+    for row, history, among, hidden, one in zip(scores, histories, items, without, found, strict=True):
+        left = set(among) - set(hidden) - set(history)
+        assert one.items == sorted(left, key=lambda raw: -float(row[ids.index(raw) + 1]))[:7]
+        assert one.scores == pytest.approx([float(row[ids.index(raw) + 1]) for raw in one.items], rel=1e-5)
 
 
 def test_names_are_kept(served: Served) -> None:
@@ -92,6 +127,15 @@ def test_a_model_that_holds_a_release_of_popularity_answers_with_it() -> None:
         ([["alien"]], {"k": 0}, "k is 0"),
         ([["alien"]], {"k": True}, "k is True"),
         (["alien"], {}, "history 0 is no list: give item ids"),
+        ([["alien"]], {"items": ["7", "alein"]}, "items: id number 2 is unknown to the run; did you mean alien.$"),
+        (
+            [["alien"]],
+            {"exclude": [["x", "y"]]},
+            "exclude of 0: 2 of 2 ids are unknown to the run, the first is number 1$",
+        ),
+        ([["alien"]], {"items": "alien"}, "items is no list of item ids: give one"),
+        ([["alien"]], {"items": [["7"], ["7"]]}, "items has 2 lists for 1 histories: give one for each"),
+        ({"ann": ["7"]}, {"items": {"an": ["7"]}}, "items names 'an', whose history is not given; did you mean ann.$"),
         ("alien", {}, "histories are a str: give a list of histories, .*; a history is item ids, oldest first"),
     ],
 )

@@ -89,6 +89,8 @@ def asked(port: int, history: list[Any], **options: Any) -> tuple[int, Any]:
         ([7, " dune "], {"k": 2}),
         ([], {"k": 2}),
         (["élan"] * 9, {}),
+        (["alien"], {"items": ["dune", 7, "alien"], "exclude": ["dune"]}),
+        ([], {"items": ["dune", "élan"], "exclude": []}),
     ],
 )
 def test_it_answers_as_the_run_does(port: int, served: Served, history: list[Any], options: dict[str, Any]) -> None:
@@ -102,9 +104,10 @@ def test_it_answers_as_the_run_does(port: int, served: Served, history: list[Any
 def test_many_at_once_get_what_each_gets_alone(port: int, served: Served) -> None:
     def one(n: int) -> bool:
         history = [ITEMS[(n + step) % len(ITEMS)] for step in range(n % 5)]
-        k, exclude_seen = 1 + n % 4, n % 3 == 0
-        status, told = asked(port, history, k=k, exclude_seen=exclude_seen)
-        return status == 200 and told["items"] == served.recommend([history], k, exclude_seen)[0].items
+        choices: dict[str, Any] = {"k": 1 + n % 4, "exclude_seen": n % 3 == 0, "exclude": [ITEMS[n % 6]]}
+        choices |= {"items": [ITEMS[n % 2], ITEMS[n % 4]]} if n % 2 else {}
+        status, told = asked(port, history, **choices)
+        return status == 200 and told["items"] == served.recommend([history], **choices)[0].items
 
     with ThreadPoolExecutor(20) as threads:
         assert all(threads.map(one, range(200)))
@@ -142,6 +145,9 @@ REFUSED: dict[str, tuple[Any, int]] = {
     "k that is a flag": (about(k=True), 400),
     "k that is huge": (about(k=10**9), 400),
     "a text for a flag": (about(exclude_seen="no"), 400),
+    "items that are a text": (about(items=SECRET), 400),
+    "items that are lists": (about(items=[["7"]]), 400),
+    "an item that nobody knows": ({"history": [], "exclude": ["7", SECRET]}, 400),
     "an unknown key": (about(**{SECRET: 1}), 400),
     "a long history": ({"history": ["7"] * 21}, 413),
     "a huge body": ({"history": [SECRET * 100]}, 413),
@@ -214,11 +220,11 @@ class Busy(Served):
         super().__init__(served.model, served.catalogue, served.facts)
         self.begun, self.may_end, self.then = threading.Event(), threading.Event(), then
 
-    def recommend_after(self, histories: Any, k: int, exclude_seen: bool = True) -> Any:
+    def answer(self, questions: Any) -> Any:
         self.begun.set()
         self.may_end.wait(60)
         self.then()
-        return super().recommend_after(histories, k, exclude_seen)
+        return super().answer(questions)
 
 
 def test_more_than_it_may_hold_are_sent_away(served: Served) -> None:

@@ -1,0 +1,150 @@
+"""From histories of item numbers to the best items, in batches of users whose histories are about as long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dprec.data.draws.batch import RankingBatch, RankingInContext
+from dprec.data.logs.context import ContextColumns
+from dprec.data.selection.catalogue import Catalogue
+from dprec.models import Recommender
+from dprec.notices import paced
+
+HISTORY, POPULARITY = "history", "popularity"
+NUMBERS = 2**23  # scores at a time: what a batch of users may have in memory
+USERS = 512
+
+
+NONE = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked for one user, in item numbers.
+
+    Args:
+        history: (n,) the known items, oldest first.
+        codes: (n,) their context, as `ContextColumns.read` gives it; None where the run reads none.
+        unknown: raw ids of the history that the run does not know.
+        k: how many items.
+        exclude_seen: leave out the items of the history.
+        items: (m,) the only items to choose from; None for all.
+        exclude: (e,) items to leave out.
+    """
+
+    history: np.ndarray
+    codes: np.ndarray | None = None
+    unknown: list[str] = field(default_factory=list)
+    k: int = 10
+    exclude_seen: bool = True
+    items: np.ndarray | None = None
+    exclude: np.ndarray = field(default_factory=lambda: NONE)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Items, best first, and their scores."""
+
+    items: list[str]
+    scores: list[float]
+
+
+@dataclass(frozen=True)
+class Recommended(Ranked):
+    """What one user is recommended. Scores are logits, or of popularity the share of all choices."""
+
+    source: str  # "history", or "popularity" where no item of the history is known
+    unknown: list[str]  # ids of the history that the run does not know
+
+
+class Scores(nn.Module):
+    """Histories of item numbers (B, T), oldest first, zeros on the right, to scores of all items (B, items).
+
+    A model that reads context takes its values (B, T, C), too, as a batch has them. `seen` holds whole histories, which
+    may be longer than what the model reads. A history without an item gets popularity, and item 0, the padding, is
+    never the best.
+    """
+
+    popularity: Tensor
+    padding: Tensor
+
+    def __init__(self, model: Recommender) -> None:
+        super().__init__()
+        self.model: Any = model.eval()
+        with torch.inference_mode():
+            popularity = model.without_history().float()
+        self.register_buffer("popularity", popularity.clone())  # (items,)
+        self.register_buffer("padding", torch.arange(model.items) == 0)
+
+    def forward(self, history: Tensor, context: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
+        scores = self.model.scores(as_batch(history, context, seen)).float()
+        known = (history != 0).any(1, keepdim=True)
+        return torch.where(known, scores, self.popularity).masked_fill(self.padding, -torch.inf)
+
+
+def as_batch(history: Tensor, context: Tensor | None = None, seen: Tensor | None = None) -> RankingBatch:
+    seen = history if seen is None else seen
+    if context is None:
+        return RankingBatch(history, history[:, 0], seen)
+    return RankingInContext(history, history[:, 0], seen, context)
+
+
+Inputs = tuple[Tensor, Tensor | None, Tensor]  # of `Scores`
+
+
+def in_batches(
+    questions: Sequence[Question], model: Recommender, columns: ContextColumns | None
+) -> Iterator[tuple[list[int], Inputs]]:
+    """Yield places of questions, and what a model reads of them: short histories are not padded to long ones."""
+    order = sorted(range(len(questions)), key=lambda place: len(questions[place].history))
+    size = min(USERS, max(1, NUMBERS // model.items))
+    starts = range(0, len(order), size)
+    for start in paced(starts, f"recommending: {size} users at a time, part", len(starts)):
+        places = order[start : start + size]
+        seen = [questions[place].history for place in places]
+        recent, context = _padded([row[-model.max_length :] for row in seen]), None
+        if columns is not None:
+            codes = [questions[place].codes for place in places]
+            told = [np.zeros_like(row) if code is None else code for row, code in zip(seen, codes, strict=True)]
+            context = torch.from_numpy(columns.values(_padded([row[-model.max_length :] for row in told]).numpy()))
+        yield places, (recent, context, _padded(seen))  # (B, T), (B, T, C), (B, S)
+
+
+@torch.inference_mode()
+def best(
+    questions: Sequence[Question], scores_of: Scores, catalogue: Catalogue, columns: ContextColumns | None
+) -> list[Recommended]:
+    """The best items for each question, in order."""
+    found: dict[int, Recommended] = {}
+    for places, inputs in in_batches(questions, scores_of.model, columns):
+        asked = [questions[place] for place in places]
+        scores = scores_of(*inputs)
+        hidden = [np.append(one.exclude, one.history if one.exclude_seen else NONE) for one in asked]
+        scores.scatter_(1, _padded(hidden), -torch.inf)
+        for row, one in zip(scores, asked, strict=True):
+            if one.items is not None:
+                chosen = torch.from_numpy(one.items)
+                kept = row[chosen]
+                row.fill_(-torch.inf)[chosen] = kept
+        top = scores.topk(min(max(one.k for one in asked), scores.shape[1] - 1))
+        for place, one, values, items in zip(places, asked, top.values.tolist(), top.indices.tolist(), strict=True):
+            left = [n for n, value in enumerate(values[: one.k]) if math.isfinite(value)]
+            raw = [catalogue.raw(items[n]) for n in left]
+            source = HISTORY if len(one.history) else POPULARITY
+            found[place] = Recommended(raw, [values[n] for n in left], source, one.unknown)
+    return [found[place] for place in range(len(questions))]
+
+
+def _padded(rows: Sequence[np.ndarray]) -> Tensor:
+    """Rows (B, T) as long as the longest, at least 1, with zeros on the right."""
+    padded = np.zeros((len(rows), max(1, *map(len, rows))), dtype=np.int64)
+    for place, row in zip(padded, rows, strict=True):
+        place[: len(row)] = row
+    return torch.from_numpy(padded)
