@@ -79,8 +79,8 @@ def _recommend_for(served: Served, text: str, choices: Mapping[str, Any], as_jso
     from dprec.serving.histories import example, split_ids
 
     history = split_ids(text)
-    if history and served.context_columns is not None:
-        raise UserError(f"--history gives ids alone: write a .jsonl --file with {example(served.context_columns)}")
+    if history and served.reader.columns is not None:
+        raise UserError(f"--history gives ids alone: write a .jsonl --file with {example(served.reader.columns)}")
     found = _after(served, history, HISTORY, choices)
     if as_json:
         print_json({"history": history, **as_dict(found)})
@@ -91,8 +91,8 @@ def _recommend_for(served: Served, text: str, choices: Mapping[str, Any], as_jso
 def _after(served: Served, events: list[Any], where: str, choices: Mapping[str, Any]) -> Recommended:
     from dprec.serving.histories import History
 
-    questions = served.ask([History.read(events, where, served.context_columns)])
-    (found,) = served.answer(served.choosing(questions, [where], **choices))
+    questions = served.reader.after([History.read(events, where, served.reader.columns)])
+    (found,) = served.answer(served.reader.choosing(questions, [where], **choices))
     warn(found, where, served.items[0])
     return found
 

@@ -35,6 +35,7 @@ def serve(line: CommandLine, console: Console) -> None:
     POST /recommend      {"history": ["12", "7"], "k": 10, "exclude_seen": true}, oldest first, and perhaps
                          "items", the only ones to choose from, and "exclude", items to leave out;
                          answers {"items", "scores", "source", "unknown"}
+    POST /similar        {"items": ["12"], "k": 10}; answers {"similar": [{"items", "scores"}]}
     GET /health          {"status": "ok", "items": N}
     GET /guarantee       the run's sentence, ε and δ
 
@@ -48,7 +49,9 @@ def serve(line: CommandLine, console: Console) -> None:
     host, run = line.options.host, line.options.run
     refuse_without_packages()
     served = load(run, listed(line.options.trust))
-    served.answer(served.ask([History([]), History(served.items[:1])]))  # what the first request would wait for
+    served.answer(
+        served.reader.after([History([]), History(served.items[:1])])
+    )  # what the first request would wait for
     with _listening(host, line.options.port) as bound:
         limits = Limits(**{name: line.options[f"max_{name}"] for name in ("k", "history", "body", "requests")})
         if host not in HOME:

@@ -73,6 +73,21 @@ class Recommender(Learner):
     def scores(self, batch: RankingBatch) -> Tensor:
         """Return a score for every item id (B, items); column 0 is ignored."""
 
+    popularity_columns = (
+        0  # the last coordinates of items' vectors that say how popular an item is, not what it is like
+    )
+
+    def item_vectors(self) -> Tensor:
+        """Return vectors of the items (items, d), whose products with `user_vectors` rank them.
+
+        A model that has some overrides both.
+        """
+        raise UserError(f"{type(self).__name__} has no vectors of items, only scores: use recommend")
+
+    def user_vectors(self, batch: RankingBatch) -> Tensor:
+        """Return a vector of each history (B, d)."""
+        raise UserError(f"{type(self).__name__} has no vectors of users, only scores: use recommend")
+
     def without_history(self) -> Tensor:
         """Return a score for every item id (items,) for somebody of whom nothing is known.
 
@@ -234,8 +249,14 @@ class SequenceRecommender(Recommender):
             loss = catalogue_softmax(encoded, self.item_table, batch.targets)
         return loss.sum(1) / (batch.targets != 0).sum(1).clamp(min=1)
 
+    def item_vectors(self) -> Tensor:
+        return self.item_table
+
+    def user_vectors(self, batch: RankingBatch) -> Tensor:
+        return at_last(batch.history, self._encoded(batch))
+
     def scores(self, batch: RankingBatch) -> Tensor:
-        return at_last(batch.history, self._encoded(batch)) @ self.item_table.T
+        return self.user_vectors(batch) @ self.item_table.T
 
     def _encoded(self, batch: SequenceBatch | RankingBatch) -> Tensor:
         """What `encode` makes of the histories, and of their context where there is some."""

@@ -17,6 +17,7 @@ class DescribedRecommender(Recommender):
     """Compares the described items with a vector of the history. A subclass sets `described` and writes `encode`."""
 
     described: DescribedItems
+    popularity_columns = 2
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -35,6 +36,12 @@ class DescribedRecommender(Recommender):
     def without_history(self) -> Tensor:
         """Return how many users have each item, as released."""
         return self.described.popularity
+
+    def item_vectors(self) -> Tensor:
+        return self.described.item_vectors()
+
+    def user_vectors(self, batch: RankingBatch) -> Tensor:
+        return self.described.user_vectors(at_last(batch.history, self.encode(batch.history)))
 
     def scores(self, batch: RankingBatch) -> Tensor:
         return self.described.scores(at_last(batch.history, self.encode(batch.history)))

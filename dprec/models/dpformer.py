@@ -109,6 +109,7 @@ class DPFormer(Transformer):
         self.frequency_share, self.frequency_file = frequency_share, frequency_file
         self.error_scale = error_scale
         self.popular, self.share_rate, self.doubt = popular, share_rate, doubt
+        self.popularity_columns = int(popular)
         self.row_divisors: Tensor
         self.register_buffer("row_divisors", torch.ones(items, 1), persistent=share_rate is not None)
         self.read: Tensor  # 1 for the coordinates that say what an item is like, 0 for that of its popularity

@@ -100,7 +100,7 @@ def _interface(served: Served, shortest: int, longest: int) -> dict[str, Any]:
                 "length": {"least": shortest, "most": longest},
                 "is": "item numbers, the most recent ones, oldest first, then zeros",
             },
-            *([] if served.context_columns is None else [_context(served.context_columns)]),
+            *([] if served.reader.columns is None else [_context(served.reader.columns)]),
         ],
         "outputs": [
             {

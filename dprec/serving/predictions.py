@@ -119,13 +119,13 @@ def recommend_to_all(
 ) -> None:
     """Read a log, recommend to each of its users, and write a row for each user and place.
 
-    The choices are those of `Served.choosing`.
+    The choices are those of `QuestionReader.choosing`.
     """
     path = file_for_answers(out, "--users")
     log = _read(served, users, settings)
-    names, questions = served.of_log(log)
+    names, questions = served.reader.of_log(log)
     people, count = len(names), choices["k"]
-    frame = table_of(names, served.answer(served.choosing(questions, names, **choices)))
+    frame = table_of(names, served.answer(served.reader.choosing(questions, names, **choices)))
     write(frame, path)
     unknown = sum(served.catalogue.index(raw) is None for raw in log.item_ids)
     none = people - frame["user"].n_unique()
@@ -146,12 +146,12 @@ def _read(served: Served, users: str, settings: Mapping[str, str | None]) -> Int
         if (named := next((name for name in settings if settings[name]), None)) is not None:
             raise UserError(f"{users} is already prepared, so --{named} cannot change: leave it out")
         return open_prepared(Path(users))
-    usual = served.facts.get("prepared_as") or served.facts["data"]["init_args"]
+    usual = served.reader.how_read
     how: dict[str, Any] = {name: usual.get(name) if own is None else own for name, own in settings.items()}
     if usual.get("where") not in (None, how["where"]):
         print(f'--where replaces the condition of the run, "{usual["where"]}"', file=sys.stderr)
     how = {name: None if value in ("null", "") else value for name, value in how.items()}
-    how |= {"format": usual.get("format") or AUTO, "context": served.context}
+    how |= {"format": usual.get("format") or AUTO, "context": served.reader.context}
     try:
         with heard_by(lambda text: print(_in_options(text), file=sys.stderr)):
             return read_interactions(users, **how)

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from dprec.data.formats.columnar import as_polars
-from dprec.data.formats.wanted import BY_ROW
-from dprec.data.logs.context import ContextColumns
-from dprec.data.logs.histories import Interactions
-from dprec.data.logs.interactions import read_frame
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models import Recommender
+from dprec.notices import say
 from dprec.run.saved.checkpoints import load_run
-from dprec.serving.histories import History, example, unicode_texts
-from dprec.serving.top_k import NONE, Question, Recommended, Scores, best
+from dprec.serving.questions import QuestionReader, refuse_k
+from dprec.serving.top_k import (
+    NUMBERS,
+    Question,
+    Ranked,
+    Recommended,
+    Scores,
+    as_batch,
+    best,
+    in_batches,
+    list_best,
+)
 
 COLUMNS: dict[str, Any] = {
     "user": pl.String,
@@ -32,7 +37,14 @@ COLUMNS: dict[str, Any] = {
     "score": pl.List(pl.Float32),
     "source": pl.String,
 }
-ALIKE = 5_000  # ids that an unknown one is compared with
+SOME = 5  # items after which scores are compared with products
+
+
+class Vectors(NamedTuple):
+    """Whose each row of `vectors` (n, d) float32 is, and the rows."""
+
+    ids: list[Any]
+    vectors: np.ndarray
 
 
 class Served:
@@ -47,8 +59,8 @@ class Served:
         self.model = model
         self.catalogue = catalogue
         self.facts = facts
-        self.context: dict[str, Any] | None = facts.get("context")  # as data.context names it
-        self.context_columns = None if self.context is None else ContextColumns.of(self.context)
+        how_read = facts.get("prepared_as") or facts.get("data", {}).get("init_args") or {}
+        self.reader = QuestionReader(catalogue, facts.get("context"), how_read)
 
     @cached_property
     def scores(self) -> Scores:
@@ -61,11 +73,6 @@ class Served:
     @property
     def items(self) -> list[str]:
         return list(self.catalogue.ids)
-
-    @property
-    def how_read(self) -> Mapping[str, Any]:
-        """The settings by which the log of training was read."""
-        return self.facts.get("prepared_as") or self.facts.get("data", {}).get("init_args") or {}
 
     def knows(self, raw: str) -> bool:
         return bool(self.catalogue.encode_history([raw])[0])
@@ -94,124 +101,76 @@ class Served:
                 from users to lists; None for all items. An id that the run does not know is refused.
             exclude: items to leave out, given likewise.
         """
-        names, questions = self._read(histories)
-        found = self.answer(self.choosing(questions, names, k, exclude_seen, items, exclude))
+        names, questions = self.reader.read(histories)
+        found = self.answer(self.reader.choosing(questions, names, k, exclude_seen, items, exclude))
         if isinstance(histories, Mapping):
             return dict(zip(names, found, strict=True))
         return found if isinstance(histories, (list, tuple)) else as_given(table_of(names, found), histories)
 
     def answer(self, questions: Sequence[Question]) -> list[Recommended]:
-        return best(questions, self.scores, self.catalogue, self.context_columns)
+        return best(questions, self.scores, self.catalogue, self.reader.columns)
 
-    def _read(self, histories: Any) -> tuple[Sequence[Any], list[Question]]:
-        """Whose histories these are, or which, and what is asked for each."""
-        if isinstance(histories, (str, bytes, Path)):
-            raise UserError(
-                f"histories are a {type(histories).__name__}: give a list of histories, a mapping of users to them or "
-                f"a data frame; a history is {example(self.context_columns)}"
-            )
-        if not isinstance(histories, (Mapping, list, tuple)):
-            frame = as_polars(histories)
-            there = [*frame.collect_schema().names(), BY_ROW]
-            roles = {role: self.how_read.get(role) for role in ("user_column", "item_column", "time_column")}
-            own = {role: column for role, column in roles.items() if column in there}
-            return self.of_log(read_frame(frame, context=self.context, **own))
-        events = list(histories.values()) if isinstance(histories, Mapping) else histories
-        read = [History.read(each, f"history {n}", self.context_columns) for n, each in enumerate(events)]
-        return list(histories) if isinstance(histories, Mapping) else range(len(read)), self.ask(read)
+    def similar(self, items: Any, k: int = 10) -> list[Ranked]:
+        """The k items most like each of `items`, by the cosine of their vectors.
 
-    def ask(self, histories: Sequence[History]) -> list[Question]:
-        """What is asked after histories, in numbers."""
-        found = []
-        for history, items in zip(histories, self.catalogue.numbers([each.ids for each in histories]), strict=True):
-            known = np.array(items, dtype=np.int64)
-            codes = None if history.codes is None else history.codes[known > 0]
-            unknown = [history.ids[place] for place in np.flatnonzero(known == 0)]
-            found.append(Question(known[known > 0], codes, unknown))
-        return found
-
-    def of_log(self, log: Interactions) -> tuple[list[str], list[Question]]:
-        """The users of a log, and what is asked for each."""
-        numbers = np.array([self.catalogue.index(raw) or 0 for raw in log.item_ids], dtype=np.int64)
-        items, codes = numbers[log.item], None
-        if self.context_columns is not None:
-            if log.context is None or log.context.columns.fingerprint != self.context_columns.fingerprint:
-                raise UserError(
-                    "the run reads the context of events, which this log was read without: give it the columns"
-                )
-            codes = log.context.codes
-        found = []
-        for start, end in zip(log.offsets[:-1], log.offsets[1:], strict=True):
-            known = items[start:end] > 0
-            own = None if codes is None else codes[start:end][known]
-            found.append(Question(items[start:end][known], own))
-        return log.ids_of(np.arange(len(found))), found
-
-    def choosing(
-        self,
-        questions: Sequence[Question],
-        names: Sequence[Any],
-        k: int = 10,
-        exclude_seen: bool = True,
-        items: Any = None,
-        exclude: Any = None,
-    ) -> list[Question]:
-        """The same questions with these choices, as `recommend` takes them."""
+        The vectors are those of `item_vectors`, less the coordinates that say how popular an item is.
+        """
         refuse_k(k)
-        only, without = self._each(items, names, "items"), self._each(exclude, names, "exclude")
-        return [
-            replace(one, k=k, exclude_seen=exclude_seen, items=among, exclude=NONE if others is None else others)
-            for one, among, others in zip(questions, only, without, strict=True)
-        ]
+        return self.similar_to(self.reader.numbers(items, "items"), k)
 
-    def _each(self, given: Any, names: Sequence[Any], where: str) -> list[np.ndarray | None]:
-        """Items for each name, from ids for all, a list for each, or a mapping of some to lists."""
-        if isinstance(given, Mapping):
-            known = set(names)
-            if strange := [name for name in given if name not in known]:
-                close = meant(str(strange[0]), map(str, names))
-                raise UserError(f"{where} names {strange[0]!r}, whose history is not given{close}")
-            lists = [given.get(name) for name in names]
-        else:
-            given = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else given
-            if not isinstance(given, list) or not any(isinstance(one, (list, tuple, np.ndarray)) for one in given):
-                return [None if given is None else self.numbers(given, where)] * len(names)
-            if len(given) != len(names):
-                raise UserError(f"{where} has {len(given)} lists for {len(names)} histories: give one for each")
-            lists = given
-        told = [f"{where} of {name}" for name in names]
-        return [None if ids is None else self.numbers(ids, own) for ids, own in zip(lists, told, strict=True)]
-
-    def numbers(self, ids: Any, where: str) -> np.ndarray:
-        """The numbers of items (n,), all of which the run must know. No message repeats an id."""
-        if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
-            raise UserError(f'{where} is no list of item ids: give one, such as ["12", "7"]')
-        raw = unicode_texts(list(ids), where)
-        found = np.array(self.catalogue.numbers([raw])[0], dtype=np.int64)
-        if len(strange := np.flatnonzero(found == 0)):
-            close = meant(raw[strange[0]], self.catalogue.ids)
-            first, count = strange[0] + 1, f"{len(strange):,} of {len(raw):,} ids are"
-            said = f"{count} unknown to the run, the first is number {first}" if len(strange) > 1 else None
-            raise UserError(f"{where}: {said or f'id number {first} is unknown to the run'}{close}")
+    def similar_to(self, numbers: np.ndarray, k: int) -> list[Ranked]:
+        """The same for numbers of items."""
+        asked, vectors, found = torch.from_numpy(numbers), self._directions, []
+        none = ~vectors.any(1)  # such as of items that too few users met
+        if (without := none[asked]).any():
+            raise UserError(f"items: the model has no vector of id number {int(without.float().argmax()) + 1}")
+        for some in asked.split(max(1, NUMBERS // len(vectors))):
+            cosines = (vectors[some] @ vectors.T).masked_fill(none, -torch.inf)
+            cosines.scatter_(1, some[:, None], -torch.inf)
+            found += list_best(cosines, [k] * len(some), self.catalogue)
         return found
 
+    def item_vectors(self) -> Vectors:
+        """The items' ids and vectors, whose products with `user_vectors` are the scores or what they start from."""
+        return Vectors(self.items, self._items[1:].numpy().copy())
 
-def refuse_k(k: Any) -> None:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise UserError(f"k is {k!r}: give a whole number of at least 1")
+    def user_vectors(self, histories: Any) -> Vectors:
+        """Whose histories these are, and their vectors, from histories as `recommend` takes them.
 
+        A history without a known item has no vector and is left out. The ids are names, users of a data frame, or
+        places in a list. If a model adds more to its scores than the product, a line says so.
+        """
+        names, questions = self.reader.read(histories)
+        there, width = [place for place, one in enumerate(questions) if len(one.history)], self._items.shape[1]
+        found = np.zeros((len(there), width), dtype=np.float32)
+        with torch.inference_mode():
+            for places, inputs in in_batches([questions[place] for place in there], self.model, self.reader.columns):
+                found[places] = self.model.user_vectors(as_batch(*inputs)).float().numpy()
+        return Vectors([names[place] for place in there], found)
 
-def meant(name: str, known: Iterable[str]) -> str:
-    """Say which of the known ids another one may have been meant for, if one is close; of very many, not all are tried.
+    @cached_property
+    @torch.inference_mode()
+    def _items(self) -> Tensor:
+        """The items' vectors (items, d). Says so where scores are not products of them with users' vectors."""
+        vectors = self.model.item_vectors().detach().float()
+        some = torch.arange(1, min(SOME, self.model.items))[:, None]  # histories of one item
+        products, scores = self.model.user_vectors(as_batch(some)) @ vectors.T, self.scores(some)
+        if not torch.allclose(
+            products[:, 1:], scores[:, 1:], rtol=1e-3, atol=1e-6 + 1e-4 * float(products.abs().median())
+        ):
+            say(
+                f"{type(self.model).__name__} adds to its scores what no product of vectors gives: find candidates by "
+                "the vectors, and rank these by recommend(histories, items=candidates)"
+            )
+        return vectors
 
-    >>> meant("alein", ["alien", "brazil"]), meant("x", ["alien"])
-    ('; did you mean alien?', '')
-    """
-    several = list(known)
-    if len(several) > ALIKE:
-        several = list(islice((one for one in several if one[:2] == name[:2]), ALIKE))
-    close = difflib.get_close_matches(name, several, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    @cached_property
+    def _directions(self) -> Tensor:
+        """The items' vectors (items, d) of length 1, 0 where there is none, without those of popularity."""
+        with torch.inference_mode():
+            vectors = self.model.item_vectors().float()
+            directions = F.normalize(vectors[:, : vectors.shape[1] - self.model.popularity_columns])
+            return directions.index_fill(0, torch.zeros(1, dtype=torch.long), 0.0)
 
 
 def table_of(users: Sequence[str], found: Sequence[Recommended]) -> pl.DataFrame:

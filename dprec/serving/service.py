@@ -1,4 +1,4 @@
-"""The HTTP service of a run: /recommend, /health and /guarantee. It keeps no history, and logs none."""
+"""The HTTP service of a run: /recommend, /similar, /health and /guarantee. It keeps no history, and logs none."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ class Limits:
 
     k: int = 1000
     history: int = 1000  # events
+    similar: int = 100  # items that are asked about
     body: int = 65_536  # bytes
     requests: int = 512  # that wait or are answered
     seconds: float = 10.0  # until a request's body is here
 
 
-class Refused(Exception):
+class Refused(UserError):
     """A request that gets no answer: a status of HTTP and one line."""
 
     def __init__(self, status: int, says: str) -> None:
@@ -57,11 +58,20 @@ def question_of(body: bytes, limits: Limits, served: Served) -> Question:
     exclude_seen = value.get("exclude_seen", True)
     if not isinstance(exclude_seen, bool):
         raise Refused(400, "exclude_seen is neither true nor false")
-    (question,) = served.ask([_history(value["history"], limits, served.context_columns)])
+    (question,) = served.reader.after([_history(value["history"], limits, served.reader.columns)])
     chosen: dict[str, Any] = {
         name: _ids(value[name], name, served) for name in ("items", "exclude") if value.get(name) is not None
     }
     return replace(question, k=_k(value, limits), exclude_seen=exclude_seen, **chosen)
+
+
+def items_of(body: bytes, limits: Limits, served: Served) -> tuple[np.ndarray, int]:
+    """The numbers of items, and how many similar ones each gets, from JSON such as {"items": ["12"], "k": 10}."""
+    value = _object(body, ("items", "k"), '{"items": ["12"], "k": 10}')
+    numbers = _ids(value["items"], "items", served)
+    if len(numbers) > limits.similar:
+        raise Refused(413, f"items has {len(numbers)} ids, more than {limits.similar}: ask in several requests")
+    return numbers, _k(value, limits)
 
 
 def _object(body: bytes, keys: Sequence[str], example: str) -> dict[str, Any]:
@@ -88,7 +98,7 @@ def _ids(told: Any, name: str, served: Served) -> np.ndarray:
     """The numbers of items that the run must know."""
     if not isinstance(told, list) or not all(isinstance(one, (str, int)) and not isinstance(one, bool) for one in told):
         raise Refused(400, f'{name} is no list of item ids, such as ["12", "7"]')
-    return _read(lambda: served.numbers(told, name), name)
+    return served.reader.numbers(told, name)
 
 
 def _history(told: Any, limits: Limits, columns: ContextColumns | None) -> History:
@@ -97,16 +107,7 @@ def _history(told: Any, limits: Limits, columns: ContextColumns | None) -> Histo
         raise Refused(400, f"history is no list of {example(columns)}")
     if len(told) > limits.history:
         raise Refused(413, f"the history has {len(told)} events, more than {limits.history}: send the most recent ones")
-    return _read(lambda: History.read(told, "history", columns), "history")
-
-
-def _read(read: Callable[[], Read], name: str) -> Read:
-    try:
-        return read()
-    except UserError as error:
-        raise Refused(400, str(error)) from None
-    except ValueError:  # a number of thousands of digits
-        raise Refused(400, f"{name} has a number that is too long") from None
+    return History.read(told, "history", columns)
 
 
 def _refuse_constant(name: str) -> None:
@@ -178,22 +179,27 @@ class Service:
     def __init__(self, served: Served, limits: Limits) -> None:
         self.served = served
         self.limits = limits
-        self._together = RequestBatcher(served)
+        self.paths = {"/recommend": self._recommend, "/similar": self._similar}
+        self._batcher = RequestBatcher(served)
         self._busy = 0
 
-    async def recommend(self, request: Request) -> Response:
+    async def _recommend(self, body: bytes) -> dict[str, Any]:
+        return vars(await self._batcher.answer(question_of(body, self.limits, self.served)))
+
+    async def _similar(self, body: bytes) -> dict[str, Any]:
+        found = await self._batcher.run(self.served.similar_to, *items_of(body, self.limits, self.served))
+        return {"similar": [vars(one) for one in found]}
+
+    async def post(self, request: Request) -> Response:
+        """Answer what is asked of one of the paths."""
         if self._busy >= self.limits.requests:
             return _refusal(503, f"{self.limits.requests} requests wait already: ask again", {"retry-after": "1"})
         self._busy += 1
         try:
-            question = question_of(await self._body(request), self.limits, self.served)
-            found = await self._together.answer(question)
-            return _json(
-                {"items": found.items, "scores": found.scores, "source": found.source, "unknown": found.unknown}
-            )
-        except Refused as refused:
-            unread = refused.status in (408, 413, 415)
-            return _refusal(refused.status, str(refused), {"connection": "close"} if unread else {})
+            return _json(await self.paths[request.url.path](await self._body(request)))
+        except UserError as error:
+            status = error.status if isinstance(error, Refused) else 400
+            return _refusal(status, str(error), {"connection": "close"} if status in (408, 413, 415) else {})
         except Exception as error:
             # Not its message, which may hold a part of the history.
             place = traceback.extract_tb(error.__traceback__)[-1]
@@ -240,7 +246,7 @@ def application(served: Served, limits: Limits) -> Starlette:
 
     service = Service(served, limits)
     routes = [
-        Route("/recommend", service.recommend, methods=["POST"]),
+        *(Route(path, service.post, methods=["POST"]) for path in service.paths),
         Route("/health", service.health),
         Route("/guarantee", service.guarantee),
     ]
@@ -248,7 +254,8 @@ def application(served: Served, limits: Limits) -> Starlette:
     async def no_such(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-        return _refusal(status, "ask POST /recommend, GET /health or GET /guarantee", headers)
+        posts = ", ".join(f"POST {path}" for path in service.paths)
+        return _refusal(status, f"ask {posts}, GET /health or GET /guarantee", headers)
 
     return Starlette(routes=routes, exception_handlers={HTTPException: no_such})
 

@@ -133,13 +133,19 @@ def best(
                 chosen = torch.from_numpy(one.items)
                 kept = row[chosen]
                 row.fill_(-torch.inf)[chosen] = kept
-        top = scores.topk(min(max(one.k for one in asked), scores.shape[1] - 1))
-        for place, one, values, items in zip(places, asked, top.values.tolist(), top.indices.tolist(), strict=True):
-            left = [n for n, value in enumerate(values[: one.k]) if math.isfinite(value)]
-            raw = [catalogue.raw(items[n]) for n in left]
+        for place, one, top in zip(places, asked, list_best(scores, [one.k for one in asked], catalogue), strict=True):
             source = HISTORY if len(one.history) else POPULARITY
-            found[place] = Recommended(raw, [values[n] for n in left], source, one.unknown)
+            found[place] = Recommended(top.items, top.scores, source, one.unknown)
     return [found[place] for place in range(len(questions))]
+
+
+def list_best(scores: Tensor, ks: Sequence[int], catalogue: Catalogue) -> list[Ranked]:
+    """The first k of each row of scores (B, items), less those of -infinity."""
+    top, found = scores.topk(min(max(ks), scores.shape[1] - 1)), []
+    for k, values, items in zip(ks, top.values.tolist(), top.indices.tolist(), strict=True):
+        left = [place for place, value in enumerate(values[:k]) if math.isfinite(value)]
+        found.append(Ranked([catalogue.raw(items[place]) for place in left], [values[place] for place in left]))
+    return found
 
 
 def _padded(rows: Sequence[np.ndarray]) -> Tensor:

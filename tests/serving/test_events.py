@@ -85,9 +85,8 @@ def test_a_request_has_events_or_is_refused() -> None:
     assert asked.codes is not None
     assert asked.codes.tolist() == wanted.codes.tolist()
     for body in ({"history": ["7"]}, {"history": [{"item": 7, "hour": "late"}]}, {"history": [{"hour": 7}]}):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError):
             question_of(json.dumps(body).encode(), Limits(), run)
-        assert refused.value.status == 400
     plain = Served(Transformer(len(ITEMS) + 1, dim=8), Catalogue(ITEMS), {})
     with pytest.raises(Refused, match="history is no list of item ids"):
         question_of(json.dumps({"history": HISTORIES["bob"]}).encode(), Limits(), plain)

@@ -117,6 +117,19 @@ def test_without_k_it_gives_as_many_as_it_may(port: int, served: Served) -> None
     assert asked(port, ["7"])[1]["items"] == served.recommend([["7"]], k=5)[0].items
 
 
+def test_similar_items_are_those_of_the_run(port: int, served: Served) -> None:
+    told = {"similar": [vars(one) for one in served.similar(["7", "élan"], k=3)]}
+    assert ask(port, "POST", "/similar", {"items": [7, "élan"], "k": 3}) == (200, told)
+    for body, status in (
+        ({"items": ["7", "elan"]}, 400),
+        ({"items": "7"}, 400),
+        ({"items": ["7"] * 101}, 413),
+        ({"items": ["7"], "k": 6}, 400),
+        ({"history": ["7"]}, 400),
+    ):
+        assert ask(port, "POST", "/similar", body)[0] == status
+
+
 def test_health_and_guarantee(port: int) -> None:
     assert ask(port, "GET", "/health") == (200, {"status": "ok", "items": len(ITEMS)})
     told = {**FACTS["guarantee"], "epsilon": None}  # JSON has no infinity
@@ -174,7 +187,10 @@ def test_what_is_no_question_is_refused_in_one_line(
 def test_other_paths_and_methods_are_refused(
     port: int, method: str, path: str, status: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert ask(port, method, path) == (status, {"error": "ask POST /recommend, GET /health or GET /guarantee"})
+    assert ask(port, method, path) == (
+        status,
+        {"error": "ask POST /recommend, POST /similar, GET /health or GET /guarantee"},
+    )
     assert SECRET not in "".join(capfd.readouterr())
 
 

@@ -96,10 +96,27 @@ class DescribedItems(nn.Module):
     def scores(self, encoded: Tensor) -> Tensor:
         """Return the scores of all items (B, items) for encoded histories (B, r)."""
         known = self._logits(encoded)
-        # The other items come after all described ones, the most popular first.
-        tail = self.popularity - self.popularity.max() - 1
-        others = known.amin(1, keepdim=True) + tail
+        others = known.amin(1, keepdim=True) + self._tail
         return torch.where(self.place != self.top, known[:, self.place.clamp(max=self.top - 1)], others)
+
+    def item_vectors(self) -> Tensor:
+        """Return vectors (items, r + 2) whose products with `user_vectors` are the scores.
+
+        A described item has its vector, its bias and 0; another one zeros, its place behind all described ones, and 1.
+        """
+        known = torch.cat([self.compared, self.bias[:, None], torch.zeros_like(self.bias)[:, None]], 1)
+        others = torch.zeros(self.items, known.shape[1], device=known.device)
+        others[:, -2], others[:, -1] = self._tail, 1.0
+        return torch.where(self.place[:, None] != self.top, known[self.place.clamp(max=self.top - 1)], others)
+
+    def user_vectors(self, encoded: Tensor) -> Tensor:
+        """Return encoded histories (B, r) with 1 and the lowest score of a described item: (B, r + 2)."""
+        return torch.cat([encoded, torch.ones_like(encoded[:, :1]), self._logits(encoded).amin(1, keepdim=True)], 1)
+
+    @property
+    def _tail(self) -> Tensor:
+        """How far below the lowest described item each other one scores (items,): the more popular, the less far."""
+        return self.popularity - self.popularity.max() - 1
 
     @property
     def chosen(self) -> Tensor:
