@@ -7,13 +7,18 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 
 from dprec.accounting.private_catalogue import PrivateCatalogue
+from dprec.data import Sequences
+from dprec.errors import UserError
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
+from dprec.plan import main as plan
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import read_checkpoint
 from tests.commands.support import answered, strict
+from tests.commands.test_resume import fit_and_die
 
 
 @pytest.fixture
@@ -52,6 +57,18 @@ def test_it_is_paid_for_said_and_has_what_many_users_met(log: Path, here: Path, 
     assert recommend(["run", "--history", "film01"]) == 0
 
 
+@pytest.mark.full
+def test_a_resumed_run_does_not_ask_again(log: Path, here: Path) -> None:
+    fit_and_die(3, [str(log), "--checkpoint_every", "2", "--out", "run"])
+    assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["step"] == 2
+    with mock.patch.object(PrivateCatalogue, "choose", side_effect=AssertionError):
+        assert fit(["--resume", "run"]) == 0
+    events = strict(here / "run/privacy.json")["events"]
+    assert [event["count"] for event in events] == [1, 1, 4]
+    assert strict(here / "run/privacy.json")["epsilon"] <= 8
+    assert read_checkpoint(here / "run/checkpoints/last.ckpt")["dprec"]["catalogue"] == FILMS
+
+
 def test_the_event_is_on_record_before_the_counts_get_noise(log: Path) -> None:
     class Stopped(Exception):
         pass
@@ -75,6 +92,18 @@ def test_the_event_is_on_record_before_the_counts_get_noise(log: Path) -> None:
     assert recorded == [2]
 
 
+@pytest.mark.full
+def test_the_noise_of_training_pays_for_it(log: Path, here: Path) -> None:
+    (here / "items.txt").write_text("\n".join(FILMS))
+    sigma = {}
+    for out, catalogue in (("public", "items.txt"), ("private", "private")):
+        assert fit([str(log), "--data.catalogue", catalogue, "--out", out]) == 0
+        report = strict(here / out / "metrics.json")
+        sigma[out] = report["noise_multiplier"]
+        assert 7.9 < report["epsilon"] <= 8
+    assert sigma["public"] * 1.02 < sigma["private"] < sigma["public"] * 1.5
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -92,3 +121,19 @@ def test_what_cannot_be_paid_for_is_one_line(
     assert message in said
     assert said.count("\n") == 1 + said.count("looks like")
     assert not (here / "run").exists()
+
+
+def test_a_plan_asks_nothing_of_the_data(log: Path, capsys: pytest.CaptureFixture) -> None:
+    with mock.patch.object(PrivateCatalogue, "choose", side_effect=AssertionError):
+        assert plan([str(log)]) == 2
+        assert "with --users N" in capsys.readouterr().err
+        planned = answered(capsys, plan, str(log), "--users", "200")
+    assert planned["releases"][0]["what"] == "item catalogue"
+    assert planned["epsilon"] <= 8
+
+
+def test_nobody_gets_it_for_nothing(log: Path) -> None:
+    data = Sequences(dataset="file", path="log.txt", catalogue="private")
+    with pytest.raises(UserError, match="no release has chosen it"):
+        data.setup()
+    assert torch.is_tensor(Sequences(dataset="file", path="log.txt", batch_size=10).popularity)

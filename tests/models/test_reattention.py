@@ -65,6 +65,15 @@ def test_an_activation(rule: Any, activation: Any, mean: list[float], std: float
     assert float(found) == pytest.approx(sampled(draws), rel=0.02)
 
 
+@pytest.mark.parametrize("rule", [reattention.through_relu, reattention.through_gelu])
+def test_an_activation_of_what_is_certain_and_of_what_is_hardly_known(rule: Any) -> None:
+    mean = torch.tensor([[[-20.0, 0.0, 20.0]]])
+    assert rule(mean, torch.zeros(1, 1)) < 1e-30
+    at_zero = 0.3408 if rule is reattention.through_relu else 0.25
+    assert rule(mean, torch.full((1, 1), 1e-8)).item() == pytest.approx(1e-8 * (at_zero + 1) / 3, rel=0.01)
+    assert 0 < rule(mean, torch.full((1, 1), 1e12)).item() < 1e12
+
+
 @pytest.mark.parametrize(
     ("rule", "printed"),
     [(reattention.through_relu, [3.40e-5, 0.0034, 0.3408]), (reattention.through_gelu, [2.49e-5, 0.0025, 0.3467])],
@@ -72,6 +81,23 @@ def test_an_activation(rule: Any, activation: Any, mean: list[float], std: float
 def test_the_papers_table_3(rule: Any, printed: list[float]) -> None:
     for std, variance in zip((0.01, 0.1, 1.0), printed, strict=True):
         assert rule(torch.zeros(1, 1, 1), torch.tensor([[std**2]])).item() == pytest.approx(variance, rel=0.015)
+
+
+@pytest.mark.parametrize("positions", [1, 5, 1000])
+def test_stripes_do_not_show(monkeypatch: pytest.MonkeyPatch, positions: int) -> None:
+    hidden, variance = torch.randn(2, 9, 6), torch.rand(2, 9)
+    query, key = torch.randn(2, 2, 9, 4), torch.randn(2, 2, 9, 4)
+    faded = causal_only(torch.rand(9, 9))
+
+    def found() -> list[Tensor]:
+        of_attention = [reattention.through_attention(query, key, variance, 0.5, each) for each in (None, faded)]
+        return [reattention.through_relu(hidden, variance), *of_attention]
+
+    whole = found()
+    monkeypatch.setattr(reattention, "HELD", positions * 12)
+    monkeypatch.setattr(reattention, "STRIPE", positions)
+    for one, other in zip(whole, found(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
 
 
 def causal_only(logits: Tensor) -> Tensor:
@@ -243,3 +269,22 @@ def test_errors_follow_from_what_is_read() -> None:
     for position in range(length):
         share = sum(len(items) > position + 1 for items in read) / module.training.users
         assert model.network.position_error[position].item() == pytest.approx(0.01 / share, rel=1e-5)
+
+
+def test_uniform_frequencies_look_at_nothing() -> None:
+    module = data()
+    privacy, model = Privacy(noise_multiplier=1.5, delta=1e-2), small(module, frequencies="uniform")
+    Asking.prepared = 0
+    fit(privacy, module, model)
+    assert Asking.prepared == 0
+    assert [event.what for event in privacy.ledger.events] == ["training"]
+    assert model.network.weight_error.item() == pytest.approx(1.5 / BATCH)
+    assert torch.allclose(model.item_error[1:], torch.tensor(1.5 / BATCH / (9 / (module.items - 1))))
+
+
+def test_without_privacy_there_is_no_error() -> None:
+    module = data()
+    model = small(module)
+    model.prepare(module, ExactSums())
+    assert not model.item_error.any()
+    assert not model.network.weight_error

@@ -17,7 +17,7 @@ from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.models.learning.optimizers import Adam
 from dprec.noise.gaussian import GaussianNoise
-from dprec.sparsity import AdaFEST, LazyDP, RowChoice
+from dprec.sparsity import AdaFEST, Dense, LazyDP, RowChoice
 from dprec.sparsity.lazy import tables as lazy_tables
 from dprec.sparsity.lazy.recursion import Decayed, Rates
 from dprec_kernels import sparse_update
@@ -156,6 +156,29 @@ def test_without_noise_gradients_arrive_as_in_dense_training(options: dict[str, 
         assert torch.allclose(lazy.weights()[name], value, atol=1e-5), name
 
 
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}])
+def test_the_sweep_of_dense_noise_is_dense_training(options: dict[str, float]) -> None:
+    """One sweep over the table against a gradient of the table's size, with the same normals."""
+
+    class Counted(Placed):
+        def __call__(self, out: Tensor, rows: Tensor) -> Tensor:
+            return out.copy_(row_noise(7, 0, rows, self.step, out.shape[1]))
+
+    swept, whole = (Counted(7) for _ in range(2))
+    runs = [
+        Run([Dense(tables="big.*")], noise=swept, **options),
+        WholeRun([Whole(tables="big.*")], noise=whole, **options),
+    ]
+    for step in range(20):
+        swept.step = whole.step = step
+        for run in runs:
+            run.step(*batches(step), lr=0.5 / (1 + step))
+    for name, value in runs[0].weights().items():
+        assert torch.allclose(value, runs[1].weights()[name], atol=1e-5), name
+    with pytest.raises(UserError, match="Dense needs SGD"):
+        Run([Dense()], optimizer=Adam)
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_a_step_that_is_small_beside_all_before_has_its_own_noise(decay: float) -> None:
     """As the last of a million steps whose rates fall to 0: its variance drowns in the sum of theirs, in float64."""
@@ -171,6 +194,21 @@ def test_a_step_that_is_small_beside_all_before_has_its_own_noise(decay: float) 
         mean, noise = table.steps.since(torch.tensor([table.now - 1]))
         assert float(noise) == pytest.approx(rate, rel=1e-4)
         assert float(mean) == pytest.approx(1 - rate * decay / 1e3, rel=1e-9)
+
+
+@pytest.mark.parametrize("aggregate", [True, False])
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}])
+def test_a_rate_that_is_a_tensor_is_that_of_its_own_step(aggregate: bool, options: dict[str, float]) -> None:
+    """Schedulers write to it in place, and noise of the steps before is still owed."""
+    weights = []
+    for rate in (0.5, torch.tensor(0.5)):
+        run = Run([LazyDP(tables="big.*", aggregate=aggregate)], lr=rate, **options)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(run.optimizer, 0.1)
+        for step in range(4):
+            run.step(users(2, seed=step, most=3))
+            scheduler.step()
+        weights.append(run.weights()["big.weight"])
+    assert torch.allclose(*weights, atol=1e-6)
 
 
 LOOKS: dict[str, Callable[[Any], Tensor]] = {

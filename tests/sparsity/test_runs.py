@@ -11,9 +11,9 @@ import pytorch_lightning as pl
 import torch
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from dprec.data import Clicks
+from dprec.data import Clicks, Sequences
 from dprec.errors import UserError
-from dprec.models import PCTR
+from dprec.models import PCTR, DualEncoder
 from dprec.sparsity import EANA, FEST, AdaFEST, ExponentialSelection, LazyDP, Strategy
 from dprec.sparsity.rows.counts import look_ups
 from dprec.sparsity.rows.tables import RowSpace, tables_of
@@ -89,6 +89,39 @@ def test_eana_says_that_it_is_not_private() -> None:
     assert privacy.guarantee().startswith("not private: EANA")
     with pytest.raises(UserError, match="EANA adds noise to touched rows only.*give noise_multiplier alone"):
         Privacy(epsilon=3.0, sparsity=EANA())
+
+
+def test_the_sentence_names_where_the_noise_goes() -> None:
+    privacy, trainer = fit([FEST(keep=20, share=0.1), AdaFEST(noise_ratio=3.0)])
+    told = privacy.guarantee()
+    sigma = own_multiplier(trainer)
+    assert "FEST: 20 rows chosen by the release; AdaFEST: rows chosen in each step" in told
+    assert f"counts with noise multiplier {3 * sigma:.6g}; the gradients' own noise multiplier is {sigma:.6g}" in told
+
+
+def test_rows_drawn_with_gumbel_noise_are_equally_many_of_each_table_and_the_sentence_says_so() -> None:
+    fest = FEST(keep=52, share=0.1, selection="gumbel")
+    privacy, _ = fit([fest])
+    (event,) = privacy.planned.releases.values()
+    told = privacy.guarantee()
+    assert "draws by Gumbel noise, which tell no more than a Gaussian release of row counts of * with" in told
+    assert f"multiplier {event.noise_multiplier:.6g}" in told
+    assert "FEST: 52 rows chosen by Gumbel noise" in told
+    assert [len(rows) for rows in fest.space.split(fest.choose(None, None)).values()] == [2] * 26
+    again = FEST(keep=52, share=0.1, selection="gumbel")
+    again.load_state_dict(fest.state_dict())
+    again.begin(fest.space, 0.0, 0.0, fest.noise)
+    assert again.choose(None, None).tolist() == fest.choose(None, None).tolist()
+
+
+def test_gumbel_noise_draws_the_most_looked_up_rows_where_the_budget_is_large() -> None:
+    fest = FEST(keep=26, share=0.5, selection="gumbel")
+    privacy, _ = fit([fest], privacy={"epsilon": 1e5})
+    exact = FEST(keep=26, share=0.5, per_table=True)
+    fit([exact], privacy={"epsilon": 1e5})
+    same = np.isin(fest.choose(None, None), exact.choose(None, None)).mean()
+    assert privacy.spent <= 1e5
+    assert same > 0.8
 
 
 def test_look_ups_are_those_of_the_data() -> None:
@@ -175,3 +208,24 @@ def test_a_resumed_run_goes_on_with_what_was_chosen(make: Any, tmp_path: Path) -
 
 def _copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in state.items()}
+
+
+def test_averaged_weights_and_owed_noise_do_not_go_together() -> None:
+    from pytorch_lightning.callbacks import EMAWeightAveraging, StochasticWeightAveraging
+
+    for averaging in (EMAWeightAveraging(decay=0.9), StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)):
+        with pytest.raises(UserError, match="averaged weights would hold rows that still owe noise"):
+            fit([LazyDP()], callbacks=[averaging], max_epochs=9)
+
+
+def test_shared_negatives_leave_a_sequence_model_sparse() -> None:
+    data = Sequences(
+        dataset="synthetic", synthetic_users=60, synthetic_items=200, batch_size=12, max_length=9, min_events=0
+    )
+    data.setup()
+    learner = DualEncoder(data.items, dim=8, max_length=9, negatives=7, weight_decay=0.0)
+    privacy, _ = fit([AdaFEST(threshold=2.0)], data, learner)
+    assert 7 <= privacy.rules.report()["rows_noised"] < 250
+    whole = DualEncoder(data.items, dim=8, max_length=9, weight_decay=0.0)
+    with pytest.raises(UserError, match=r"table 'embedding\.weight' is used as a whole"):
+        fit([AdaFEST(threshold=2.0)], data, whole)

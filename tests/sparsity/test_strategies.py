@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -23,7 +24,7 @@ from dprec.sparsity import EANA, FEST, AdaFEST, Dense, ExponentialSelection, Laz
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.kinds import RowChoice, Strategy
 from dprec.sparsity.rows.row_rules import RowRules
-from tests.sparsity.support import EXPECTED, OTHERS, ROWS, Bags, Run, TwoTables, some, users
+from tests.sparsity.support import EXPECTED, OTHERS, ROWS, Bags, Run, TwoTables, gaussian_cost, some, users
 
 EVERY: dict[str, Callable[[], list[Strategy]]] = {
     "fest": lambda: [_chosen(FEST(keep=9))],
@@ -161,6 +162,22 @@ def test_fest_trains_the_rows_that_were_largest() -> None:
     assert flat.nonzero().squeeze(1).tolist() == odd
 
 
+def test_fest_by_table_and_from_public_counts(tmp_path: Any) -> None:
+    run = Run([_chosen(FEST(keep=8, per_table=True))])
+    run.fill()
+    assert {name: len(rows) for name, rows in run.rules._chosen.items()} == {"big.weight": 4, "small.weight": 4}  # type: ignore[arg-type]
+    file = tmp_path / "counts.csv"
+    file.write_text("table,row,count\nbig.weight,7,90\nbig.weight,2,80\nsmall.weight,1,85\n")
+    public = FEST(keep=2, public_counts=str(file))
+    run = Run([public])
+    run.fill()
+    assert public.releases() == ()
+    assert {name: rows.tolist() for name, rows in run.rules._chosen.items()} == {"big.weight": [7], "small.weight": [1]}  # type: ignore[union-attr]
+    file.write_text("table,row,count\nbig.weight,700,90\n")
+    with pytest.raises(UserError, match="names rows of 'big.weight' that the model does not have"):
+        Run([FEST(public_counts=str(file))])
+
+
 def test_exponential_selection_has_the_law_of_drawing_one_by_one() -> None:
     """Two rows out of six with known worth, by the exponential mechanism twice, against what is drawn."""
     worth, epsilon, times = torch.tensor([0.9, 0.4, 0.0, 0.0, 0.0, 0.0]), 1.7, 6000
@@ -205,6 +222,25 @@ def test_what_decides_the_rows_covers_the_rounding_of_a_sum_over_the_whole_batch
         exact = 2 * 0.5 / strategy.epsilon_of_a_draw(strategy.sigma)
         assert scales[-1] == pytest.approx(exact * (1 + step_noise.rounding), rel=1e-12)
     assert scales[1] > 1.05 * scales[0]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("epsilon", [0.05, 0.7, 3.0])
+@pytest.mark.parametrize("draws", [1, 8])
+def test_a_draw_costs_no_less_than_it_gives_away(epsilon: float, draws: int) -> None:
+    """The Gaussian that stands for pure draws is never below their exact composition, with a gradient beside them."""
+    delta, sigma = 1e-5, 1.3
+    pure = pld.from_privacy_parameters(_pure(epsilon), value_discretization_interval=1e-4)
+    exact = pure.self_compose(draws).compose(pld.from_gaussian_mechanism(sigma, value_discretization_interval=1e-4))
+    ours = (draws * gaussian_cost(epsilon) ** 2 + sigma**-2) ** -0.5
+    stated = pld.from_gaussian_mechanism(ours, value_discretization_interval=1e-4)
+    assert exact.get_epsilon_for_delta(delta) <= stated.get_epsilon_for_delta(delta) * (1 + 1e-3)
+
+
+def _pure(epsilon: float) -> Any:
+    from dp_accounting.pld.common import DifferentialPrivacyParameters
+
+    return DifferentialPrivacyParameters(epsilon, 0.0)
 
 
 def test_eana_moves_rows_with_a_gradient_and_no_others() -> None:
