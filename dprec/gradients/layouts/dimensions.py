@@ -1,30 +1,48 @@
-"""Which dimensions a call tells torch to act on."""
+"""A call that is given users' rows, and which dimensions it tells torch to act on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
+from torch import Tensor
+
+from dprec.gradients.layouts.layout import Layout
 from dprec.gradients.layouts.operation_names import DIM_DEFAULTS, DIM_NAMES, DIM_PLACES, SOFTMAXES
 
 Arguments: TypeAlias = "tuple[Any, ...]"
 Options: TypeAlias = "dict[str, Any]"
 
 
-def dims_of(name: str, args: Arguments, kwargs: Options) -> list[Any]:
+class Call(NamedTuple):
+    """A call of an operation."""
+
+    function: Callable[..., Any]
+    name: str
+    args: Arguments
+    kwargs: Options
+    followed: list[Tensor]  # those given that have a layout
+    layouts: list[Layout]  # theirs
+
+    def given(self, place: int, name: str, default: Any = None) -> Any:
+        """Return an argument that is given by its place or by its name."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
+
+
+def dims_of(call: Call) -> list[Any]:
     """Return the dimensions an operation acts on."""
-    named = _flat([kwargs[key] for key in DIM_NAMES if key in kwargs])
-    places = DIM_PLACES.get(name, (2,) if name.startswith("fft_") else (1,))
-    placed = _flat([args[place] for place in places if place < len(args)])
-    if name in SOFTMAXES and all(d is None for d in (*named, *placed)):
-        return [0 if args[0].dim() in (0, 1, 3) else 1]  # what torch takes then
-    default = [DIM_DEFAULTS[name]] if name in DIM_DEFAULTS else []
+    named = _flat([call.kwargs[key] for key in DIM_NAMES if key in call.kwargs])
+    places = DIM_PLACES.get(call.name, (2,) if call.name.startswith("fft_") else (1,))
+    placed = _flat([call.args[place] for place in places if place < len(call.args)])
+    if call.name in SOFTMAXES and all(d is None for d in (*named, *placed)):
+        return [0 if call.args[0].dim() in (0, 1, 3) else 1]  # what torch takes then
+    default = [DIM_DEFAULTS[call.name]] if call.name in DIM_DEFAULTS else []
     return [*named, *placed] or default
 
 
-def order_of(args: Arguments, kwargs: Options) -> list[int]:
+def order_of(call: Call) -> list[int]:
     """Return which dimension comes to each place by `permute`."""
-    order = _flat([kwargs["dims"]] if "dims" in kwargs else args[1:])
+    order = _flat([call.kwargs["dims"]] if "dims" in call.kwargs else call.args[1:])
     return [dim % len(order) for dim in order]
 
 

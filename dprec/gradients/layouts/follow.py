@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dprec.gradients.layouts.dimensions import dims_of
+from dprec.gradients.layouts.dimensions import Call, dims_of
 from dprec.gradients.layouts.layout import (
     METADATA,
     RANDOM,
@@ -45,17 +45,15 @@ def follow(
         tensors = tensors_in(args[:1])
     elif tensors is None:
         tensors = tensors_in((args, kwargs))
-    followed, layouts = _with_layouts(tensors)
-    if not followed:
+    call = Call(function, name, args, kwargs, *_with_layouts(tensors))
+    if not call.followed:
         if name in RANDOM and isinstance(result, Tensor) and result.dim() > 0 and result.shape[0] == users:
             mark(result, Layout(1))  # each user's own draws, such as negatives
         return
-    if _is_nobodys(name, args, kwargs, followed):
+    if _is_nobodys(call) or (name == "__set__" and not isinstance(args[1], Tensor)):  # `x.requires_grad = True`
         return
-    if name == "__set__" and not isinstance(args[1], Tensor):
-        return  # `x.requires_grad = True`
-    for tensor in (*tensors_in(result), *_written(name, args, kwargs)):
-        mark(tensor, _after(function, args, kwargs, followed, layouts, tensor, users))
+    for tensor in (*tensors_in(result), *_written(call)):
+        mark(tensor, _after(call, tensor, users))
 
 
 def _with_layouts(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Layout]]:
@@ -69,104 +67,72 @@ def _with_layouts(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Layout]
     return followed, layouts
 
 
-def _is_nobodys(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], followed: list[Tensor]) -> bool:
+def _is_nobodys(call: Call) -> bool:
     """Whether a function takes no more of users' tensors than their type and their size."""
-    if name in _CONSTANTS:
-        return not _with_layouts(tensors_in((args[1:], kwargs)))[0]
-    known = layout_of(followed[0])
-    return name in _ALIKE and len(followed) == 1 and known is not None and not known.known
+    if call.name in _CONSTANTS:
+        return not _with_layouts(tensors_in((call.args[1:], call.kwargs)))[0]
+    return call.name in _ALIKE and len(call.followed) == 1 and not call.layouts[0].known
 
 
-def _written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    first = next(iter((*args, *kwargs.values())), None) if writes_first_argument(name) else None
-    return tensors_in((first, kwargs.get("out")))
+def _written(call: Call) -> list[Tensor]:
+    first = next(iter((*call.args, *call.kwargs.values())), None) if writes_first_argument(call.name) else None
+    return tensors_in((first, call.kwargs.get("out")))
 
 
-def _after(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    followed: list[Tensor],
-    layouts: list[Layout],
-    out: Tensor,
-    users: int,
-) -> Layout:
-    name = operation_name(function)
-    for tensor, layout in zip(followed, layouts, strict=True):
-        if not layout.known:
-            if layout.second and len(followed) == 1 and brings_back(name, args, kwargs, tensor, out):
-                return Layout(layout.second)
-            alike = layout.second and all(each.second == layout.second for each in layouts)
-            if alike and keeps_second(function, args, kwargs, followed, out):
-                return Layout(0, layout.lost_at, layout.second)
-            if layout.blocks and all(each.blocks == layout.blocks for each in layouts):
-                return _of_blocks(function, name, args, kwargs, followed, layout, out, users)
-            return Layout(0, layout.lost_at)
-    known = _of_known(function, name, args, kwargs, followed, layouts, out, users)
-    return known or Layout(0, name)
+def _after(call: Call, out: Tensor, users: int) -> Layout:
+    lost = next((layout for layout in call.layouts if not layout.known), None)
+    if lost is None:
+        return _of_known(call, out, users) or Layout(0, call.name)
+    if lost.second and len(call.followed) == 1 and brings_back(call, out):
+        return Layout(lost.second)
+    if lost.second and all(each.second == lost.second for each in call.layouts) and keeps_second(call, out):
+        return Layout(0, lost.lost_at, lost.second)
+    if lost.blocks and all(each.blocks == lost.blocks for each in call.layouts):
+        return _of_blocks(call, lost, out, users)
+    return Layout(0, lost.lost_at)
 
 
-def _of_blocks(
-    function: Callable[..., Any],
-    name: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    followed: list[Tensor],
-    layout: Layout,
-    out: Tensor,
-    users: int,
-) -> Layout:
+def _of_blocks(call: Call, layout: Layout, out: Tensor, users: int) -> Layout:
     """Return what follows from rows of all users that stand there several times, as of heads beside each other."""
-    rows = followed[0].shape[0]
-    if any(tensor.shape[0] != rows for tensor in followed) or not out.dim():
+    rows = call.followed[0].shape[0]
+    if any(tensor.shape[0] != rows for tensor in call.followed) or not out.dim():
         return Layout(0, layout.lost_at)
-    if name in _PARTS and _along_users(name, args, kwargs, out) and out.shape[0] * layout.blocks == rows:
+    if call.name in _PARTS and _along_users(call, out) and out.shape[0] * layout.blocks == rows:
         return Layout(out.shape[0] // users)
-    keeps = out.shape[0] == rows and keeps_rows(function, args, kwargs, followed, out)
-    return layout if keeps else Layout(0, layout.lost_at)
+    return layout if out.shape[0] == rows and keeps_rows(call, out) else Layout(0, layout.lost_at)
 
 
-def _blocks(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], followed: list[Tensor], out: Tensor) -> int:
+def _blocks(call: Call, out: Tensor) -> int:
     """Return how many tensors of all users an operation puts one after the other."""
-    if name == "repeat" and out.dim() == followed[0].dim():
-        return out.shape[0] // followed[0].shape[0]
-    own = name == "cat" and len(tensors_in((args, kwargs))) == len(followed)
-    return len(followed) if own and _along_users(name, args, kwargs, out) else 0
+    if call.name == "repeat" and out.dim() == call.followed[0].dim():
+        return out.shape[0] // call.followed[0].shape[0]
+    own = call.name == "cat" and len(tensors_in((call.args, call.kwargs))) == len(call.followed)
+    return len(call.followed) if own and _along_users(call, out) else 0
 
 
-def _along_users(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> bool:
-    return dims_of(name, args, kwargs) in ([], [0], [-out.dim()])
+def _along_users(call: Call, out: Tensor) -> bool:
+    return dims_of(call) in ([], [0], [-out.dim()])
 
 
-def _of_known(
-    function: Callable[..., Any],
-    name: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    followed: list[Tensor],
-    layouts: list[Layout],
-    out: Tensor,
-    users: int,
-) -> Layout | None:
+def _of_known(call: Call, out: Tensor, users: int) -> Layout | None:
     """Return what follows from rows in the users' order; None where that is lost."""
-    first = layouts[0]
-    if out.dim() == 0 or out.shape[0] == 0 or any(layout.rows != first.rows for layout in layouts):
+    first, followed = call.layouts[0], call.followed
+    if out.dim() == 0 or out.shape[0] == 0 or any(layout.rows != first.rows for layout in call.layouts):
         return None
-    if name in _RESHAPES:
+    if call.name in _RESHAPES:
         return Layout(out.shape[0] // users) if out.shape[0] % users == 0 else None
     lead = followed[0] if len(followed) == 1 else max(followed, key=Tensor.dim)
     if lead.shape[0] != users * first.rows:  # of another shape by now, as what `out=` was given
         return None
-    blocks = _blocks(name, args, kwargs, followed, out)
-    if blocks == 1 or (name in _PARTS and _along_users(name, args, kwargs, out) and len(out) == len(lead)):
+    blocks = _blocks(call, out)
+    if blocks == 1 or (call.name in _PARTS and _along_users(call, out) and len(out) == len(lead)):
         return first
     if blocks > 1:
         alike = all(tensor.shape[0] == lead.shape[0] for tensor in followed)
-        return Layout(0, name, blocks=blocks) if alike else None
+        return Layout(0, call.name, blocks=blocks) if alike else None
     try:
-        if out.dim() > 1 and puts_second(name, args, kwargs, followed, out):
-            return Layout(0, name, first.rows)
-        keeps = out.shape[0] == lead.shape[0] and keeps_rows(function, args, kwargs, followed, out)
+        if out.dim() > 1 and puts_second(call, out):
+            return Layout(0, call.name, first.rows)
+        return first if out.shape[0] == lead.shape[0] and keeps_rows(call, out) else None
     except (IndexError, KeyError):  # called by other keywords than are known
         return None
-    return first if keeps else None

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from dprec.gradients.layouts.dimensions import Arguments, Options, dims_of, order_of
+from dprec.gradients.layouts.dimensions import Arguments, Call, Options, dims_of, order_of
 from dprec.gradients.layouts.indices import index_keeps_rows, is_mask
 from dprec.gradients.layouts.layout import layout_of, operation_name, tensors_in, writes_first_argument
 from dprec.gradients.layouts.operation_names import (
@@ -30,24 +30,22 @@ from dprec.gradients.layouts.operation_names import (
 
 # Says whether each row of a returned tensor follows from rows of the same user. It gets the call and the operands that
 # have a layout, and is asked only where the number of rows stays.
-Keeps: TypeAlias = "Callable[[str, Arguments, Options, list[Tensor], Tensor], bool]"
+Keeps: TypeAlias = "Callable[[Call, Tensor], bool]"
 
 
-def keeps_rows(
-    function: Callable[..., Any], args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor
-) -> bool:
+def keeps_rows(call: Call, out: Tensor) -> bool:
     """Whether each row of what an operation returns follows from the same user's rows alone.
 
     >>> import torch
     >>> x = torch.ones(3, 4)
-    >>> [keeps_rows(torch.softmax, (x, dim), {}, [x], x) for dim in (0, 1)]
+    >>> [keeps_rows(Call(torch.softmax, "softmax", (x, dim), {}, [x], []), x) for dim in (0, 1)]
     [False, True]
     """
-    name, keeps = known_as(function)
+    name, keeps = known_as(call.function)
     if name == _OURS:
-        given = dict(zip(_parameters(function), args, strict=False)) | kwargs
+        given = dict(zip(_parameters(call.function), call.args, strict=False)) | call.kwargs
         return all(key in _OF_USERS for key, value in given.items() if any(map(layout_of, tensors_in(value))))
-    return keeps is not None and keeps(name, args, kwargs, followed, out)
+    return keeps is not None and keeps(call._replace(name=name), out)
 
 
 @lru_cache(maxsize=1 << 8)
@@ -73,64 +71,64 @@ def by_statistics_of_the_batch(name: str, args: Arguments, kwargs: Options) -> b
     return name == "batch_norm" and bool(args[5] if len(args) > 5 else kwargs.get("training", False))
 
 
-def aligned(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def aligned(call: Call, out: Tensor) -> bool:
     """Element by element. A tensor with fewer dimensions is aligned from the last one, so its rows are no users."""
     dims = out.dim()
-    return all(tensor.dim() == dims for tensor in followed)
+    return all(tensor.dim() == dims for tensor in call.followed)
 
 
-def _chosen(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _chosen(call: Call, out: Tensor) -> bool:
     """`where`. With a condition alone it returns places, which are no rows."""
-    return len(args) + len(kwargs) > 1 and aligned(name, args, kwargs, followed, out)
+    return len(call.args) + len(call.kwargs) > 1 and aligned(call, out)
 
 
-def _always(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _always(call: Call, out: Tensor) -> bool:
     """As long as the number of rows stays."""
     return True
 
 
-def _along(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _along(call: Call, out: Tensor) -> bool:
     """Along dimensions that are told, and by rows as long as the first is not among them."""
-    if name in ("max", "min") and ((len(args) > 1 and isinstance(args[1], Tensor)) or "other" in kwargs):
-        return aligned(name, args, kwargs, followed, out)
-    if name in ("quantile", "nanquantile") and isinstance(args[1] if len(args) > 1 else kwargs.get("q"), Tensor):
+    if call.name in ("max", "min") and isinstance(call.given(1, "other"), Tensor):
+        return aligned(call, out)
+    if call.name in ("quantile", "nanquantile") and isinstance(call.given(1, "q"), Tensor):
         return False  # the quantiles come first then
-    dims = [d for d in dims_of(name, args, kwargs) if d is not None]
-    given = followed if name in OF_ONE_TENSOR else tensors_in((args, kwargs))
+    dims = [d for d in dims_of(call) if d is not None]
+    given = call.followed if call.name in OF_ONE_TENSOR else tensors_in((call.args, call.kwargs))
     most = max(tensor.dim() for tensor in given)
-    if not dims or any(tensor.dim() != most for tensor in followed):
+    if not dims or any(tensor.dim() != most for tensor in call.followed):
         return False
-    first = (0, -max(most, out.dim() if name in ADD_A_DIMENSION else 0))
+    first = (0, -max(most, out.dim() if call.name in ADD_A_DIMENSION else 0))
     return all(isinstance(d, int) and d not in first for d in dims)
 
 
 def _of_first(least: int, first: int = 1) -> Keeps:
     """Rule for what takes a batch in its first arguments, which have at least so many dimensions then."""
 
-    def rule(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-        rest = tensors_in((args[first:], {key: value for key, value in kwargs.items() if key != "input"}))
-        most = max(tensor.dim() for tensor in followed)
+    def rule(call: Call, out: Tensor) -> bool:
+        rest = tensors_in((call.args[first:], {key: value for key, value in call.kwargs.items() if key != "input"}))
+        most = max(tensor.dim() for tensor in call.followed)
         return most >= least and all(layout_of(tensor) is None for tensor in rest)
 
     return rule
 
 
-def _of_matrices(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _of_matrices(call: Call, out: Tensor) -> bool:
     """Of the last two dimensions."""
-    most = max(tensor.dim() for tensor in tensors_in((args, kwargs)))
-    return out.dim() <= most > 2 and all(tensor.dim() == most for tensor in followed)
+    most = max(tensor.dim() for tensor in tensors_in((call.args, call.kwargs)))
+    return out.dim() <= most > 2 and all(tensor.dim() == most for tensor in call.followed)
 
 
-def _solved(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _solved(call: Call, out: Tensor) -> bool:
     """Of matrices, and of a vector for each of them."""
-    if len(args) > 1 and args[1].shape == args[0].shape[:-1]:
-        return out.dim() > 1 and all(tensor.shape[0] == len(out) for tensor in followed)
-    return _of_matrices(name, args, kwargs, followed, out)
+    if len(call.args) > 1 and call.args[1].shape == call.args[0].shape[:-1]:
+        return out.dim() > 1 and all(tensor.shape[0] == len(out) for tensor in call.followed)
+    return _of_matrices(call, out)
 
 
-def _product(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _product(call: Call, out: Tensor) -> bool:
     """Products of matrices, of which the right one's first dimension is summed over where it has two or one."""
-    left, right = (args[1], args[0]) if name == "__rmatmul__" else _pair(args, kwargs)
+    left, right = (call.args[1], call.args[0]) if call.name == "__rmatmul__" else _pair(call.args, call.kwargs)
     if not isinstance(left, Tensor) or not isinstance(right, Tensor):
         return False
     most = max(left.dim(), right.dim())
@@ -140,15 +138,15 @@ def _product(name: str, args: Arguments, kwargs: Options, followed: list[Tensor]
     return True
 
 
-def _products_of_rows(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _products_of_rows(call: Call, out: Tensor) -> bool:
     """`bmm`, `baddbmm`: row u of one with row u of the other, which are matrices: their own rows are added up."""
-    return aligned(name, args, kwargs, followed, out)
+    return aligned(call, out)
 
 
-def _added_product(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _added_product(call: Call, out: Tensor) -> bool:
     """Rows times a matrix, and what is nobody's."""
-    left = args[1] if len(args) > 1 else kwargs.get("mat1")
-    return len(followed) == 1 and followed[0] is left
+    left = call.given(1, "mat1")
+    return len(call.followed) == 1 and call.followed[0] is left
 
 
 def _pair(args: Arguments, kwargs: Options) -> tuple[Any, Any]:
@@ -156,52 +154,52 @@ def _pair(args: Arguments, kwargs: Options) -> tuple[Any, Any]:
     return (given[0], given[1]) if len(given) > 1 else (None, None)
 
 
-def _normed(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _normed(call: Call, out: Tensor) -> bool:
     """Normalised over the last dimensions, as many as are told."""
-    over = args[1] if len(args) > 1 else kwargs.get("normalized_shape")
-    return over is not None and len(over) < out.dim() and _of_first(2)(name, args, kwargs, followed, out)
+    over = call.given(1, "normalized_shape")
+    return over is not None and len(over) < out.dim() and _of_first(2)(call, out)
 
 
-def _padded(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    widths = args[1] if len(args) > 1 else kwargs.get("pad")
+def _padded(call: Call, out: Tensor) -> bool:
+    widths = call.given(1, "pad")
     return widths is not None and len(widths) < 2 * out.dim()
 
 
-def _batch_norm(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    return not by_statistics_of_the_batch(name, args, kwargs) and _of_first(2)(name, args, kwargs, followed, out)
+def _batch_norm(call: Call, out: Tensor) -> bool:
+    return not by_statistics_of_the_batch(call.name, call.args, call.kwargs) and _of_first(2)(call, out)
 
 
-def _instance_norm(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _instance_norm(call: Call, out: Tensor) -> bool:
     """By each row's own statistics, and into no running ones, which torch's two functions have in different places."""
-    running = tensors_in((args[1:5], kwargs.get("running_mean"), kwargs.get("running_var")))
-    return not running and _of_first(3)(name, args, kwargs, followed, out)
+    running = tensors_in((call.args[1:5], call.kwargs.get("running_mean"), call.kwargs.get("running_var")))
+    return not running and _of_first(3)(call, out)
 
 
-def _looked_up(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _looked_up(call: Call, out: Tensor) -> bool:
     """Rows of what is nobody's, by the users' ids. Torch's two functions have table and ids in different order."""
-    pair = tensors_in((args[:2], kwargs.get("input"), kwargs.get("weight")))
+    pair = tensors_in((call.args[:2], call.kwargs.get("input"), call.kwargs.get("weight")))
     ids = [tensor for tensor in pair if not tensor.is_floating_point()]
-    return len(ids) == 1 and all(tensor is ids[0] for tensor in followed)
+    return len(ids) == 1 and all(tensor is ids[0] for tensor in call.followed)
 
 
-def _bagged(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    return _looked_up(name, args, kwargs, followed, out) and all(tensor.dim() == 2 for tensor in followed)
+def _bagged(call: Call, out: Tensor) -> bool:
+    return _looked_up(call, out) and all(tensor.dim() == 2 for tensor in call.followed)
 
 
-def _triangle(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _triangle(call: Call, out: Tensor) -> bool:
     return out.dim() > 2
 
 
-def _attended(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    return out.dim() > 2 and aligned(name, args, kwargs, followed, out)
+def _attended(call: Call, out: Tensor) -> bool:
+    return out.dim() > 2 and aligned(call, out)
 
 
-def _einsum(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    equation = args[0]
+def _einsum(call: Call, out: Tensor) -> bool:
+    equation = call.args[0]
     if not isinstance(equation, str) or "->" not in equation:
         return False
     inputs, output = equation.replace(" ", "").split("->")
-    each = list(zip(inputs.split(","), tensors_in(args[1:]), strict=True))
+    each = list(zip(inputs.split(","), tensors_in(call.args[1:]), strict=True))
     users = output[:1]
     if users == ".":  # the dimensions that it stands for are aligned from the last one
         most = max(tensor.dim() + 3 - len(text) for text, tensor in each if "." in text)
@@ -215,32 +213,32 @@ def _einsum(name: str, args: Arguments, kwargs: Options, followed: list[Tensor],
     )
 
 
-def _fourier(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    if name in FFT_OF_LAST and all(d is None for d in dims_of(name, args, kwargs)):
-        return followed[0].dim() > 1
-    return _along(name, args, kwargs, followed, out)
+def _fourier(call: Call, out: Tensor) -> bool:
+    if call.name in FFT_OF_LAST and all(d is None for d in dims_of(call)):
+        return call.followed[0].dim() > 1
+    return _along(call, out)
 
 
-def _one_hot(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    told = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+def _one_hot(call: Call, out: Tensor) -> bool:
+    told = call.given(1, "num_classes", -1)
     return isinstance(told, int) and told > 0  # otherwise as many as anybody needs
 
 
-def _permuted(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
-    return order_of(args, kwargs)[:1] == [0]
+def _permuted(call: Call, out: Tensor) -> bool:
+    return order_of(call)[:1] == [0]
 
 
-def _got(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _got(call: Call, out: Tensor) -> bool:
     """`x[index]`, which keeps users' rows where each is asked for its own, and `table[ids]`."""
-    read, index = args[0], args[1]
+    read, index = call.args[0], call.args[1]
     if layout_of(read) is None:  # a look-up in something that is nobody's
         return isinstance(index, Tensor) and not is_mask(index)
     return index_keeps_rows(index, read)
 
 
-def _set(name: str, args: Arguments, kwargs: Options, followed: list[Tensor], out: Tensor) -> bool:
+def _set(call: Call, out: Tensor) -> bool:
     """`x[index] = value`."""
-    written, index, value = args
+    written, index, value = call.args
     number = not isinstance(value, Tensor) or (value.dim() == 0 and layout_of(value) is None)
     if isinstance(index, Tensor) and is_mask(index) and number:
         return index.shape[:1] == written.shape[:1]
