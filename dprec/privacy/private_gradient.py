@@ -48,8 +48,11 @@ class PrivateGradient:
         self.check = check or StepCheck()
         self.cores = cores or OneCore()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
-        self._sums: dict[str, Tensor | RowSum] = {}
-        self._whole: list[Tensor] = []  # the memory of all that are dense, a vector on each device
+        self._names: list[str] = []
+        self._sums: dict[str, Tensor] = {}  # but of tables that a strategy rules
+        self._tables: dict[str, RowSum] = {}
+        self._whole: list[Tensor] = []  # the memory of `_sums`, a vector on each device
+        self._padding: list[Tensor] = []  # their rows that get no noise
         self._gradients: dict[str, Tensor] = {}  # what is released, in the parameters' precision
 
     def __call__(
@@ -90,23 +93,15 @@ class PrivateGradient:
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch
         ranks.sum_all_(self._whole)
-        for total in sums.values():
-            if isinstance(total, RowSum):
-                total.gather_(ranks)
-        self.rules.merge(sums)
-        rows: dict[str, tuple[Tensor, Tensor]] = {}
-        noisy, nothing = list(self._whole), []
-        for name, total in sums.items():
-            self.check.noising(name, total)
-            if isinstance(total, RowSum):
-                rows[name] = self.rules.rows_to_noise(name, total)
-                if self.rules.noised_now(name):
-                    noisy.append(rows[name][1])
-            else:
-                nothing += [total[row] for row in self.padding.get(name, ())]
-        self.step_noise.source.add_all_(noisy, std)
-        if nothing:
-            torch._foreach_zero_(nothing)
+        for total in self._tables.values():
+            total.gather_(ranks)
+        self.rules.merge(self._tables)
+        self.check.noising(sums)
+        rows = {name: self.rules.rows_to_noise(name, total) for name, total in self._tables.items()}
+        noisy = [values for name, (_, values) in rows.items() if self.rules.noised_now(name)]
+        self.step_noise.source.add_all_([*self._whole, *noisy], std)
+        if self._padding:
+            torch._foreach_zero_(self._padding)
         self._fill_rows(rows, parameters, expected, std)
         self._fill_dense(parameters, expected, std)
         self.check.end()
@@ -123,9 +118,9 @@ class PrivateGradient:
         """Do the same as below with the rows of tables and their values."""
         if gradients:
             torch._foreach_div_([values for _, values in gradients.values()], expected)
-        for name, (rows, values) in gradients.items():
-            gradient = of_rows(rows, values, parameters[name].shape, merged=True)
-            self.check.noised(name, gradient, expected, std)
+        made = {name: of_rows(*own, parameters[name].shape, merged=True) for name, own in gradients.items()}
+        self.check.noised(made, expected, std)
+        for name, gradient in made.items():
             gradient = gradient.to(parameters[name].dtype)
             if self.rules.noised_now(name):
                 parameters[name].grad = gradient
@@ -134,33 +129,33 @@ class PrivateGradient:
 
     def _fill_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
         """Divide the sums that have their noise, and round them to their parameters' precision, all at once."""
-        dense = {name: total for name, total in self._sums.items() if isinstance(total, Tensor)}
         for whole in self._whole:
             whole.div_(expected)
-        if dense:
-            torch._foreach_copy_([self._gradients[name] for name in dense], list(dense.values()))
-        for name, total in dense.items():
-            self.check.noised(name, total, expected, std)
-            parameters[name].grad = self._gradients[name]
+        if self._sums:
+            torch._foreach_copy_(list(self._gradients.values()), list(self._sums.values()))
+        self.check.noised(self._sums, expected, std)
+        for name, gradient in self._gradients.items():
+            parameters[name].grad = gradient
 
     def _cleared_sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | RowSum]:
         # Kept between steps: fresh memory is the most expensive thing on a small machine.
-        if self._sums.keys() != parameters.keys():
-            self._sums, self._whole, self._gradients = {}, [], {}
+        if self._names != list(parameters):
+            self._names, self._whole, self._sums, self._tables, self._gradients = list(parameters), [], {}, {}, {}
             on_device: dict[torch.device, list[str]] = {}
             for name, p in parameters.items():
-                self._sums[name] = RowSum(p.shape, p.dtype, p.device)
-                if not self.rules.over(name):
-                    self._gradients[name] = torch.empty_like(p).detach()
+                if self.rules.over(name):
+                    self._tables[name] = RowSum(p.shape, p.dtype, p.device)
+                else:
                     on_device.setdefault(p.device, []).append(name)
             for device, names in on_device.items():
                 sizes = [parameters[name].numel() for name in names]
                 self._whole.append(torch.empty(sum(sizes), dtype=torch.float64, device=device))
                 for name, own in zip(names, self._whole[-1].split(sizes), strict=True):
                     self._sums[name] = own.view(parameters[name].shape)
+                    self._gradients[name] = torch.empty_like(parameters[name]).detach()
+            self._padding = [total[row] for name, total in self._sums.items() for row in self.padding.get(name, ())]
         for whole in self._whole:
             whole.zero_()
-        for total in self._sums.values():
-            if isinstance(total, RowSum):
-                total.zero_()
-        return self._sums
+        for total in self._tables.values():
+            total.zero_()
+        return {**self._sums, **self._tables}

@@ -100,19 +100,21 @@ class SelfCheck(StepCheck):
             with self.time.check(), kept(self._drawn.streams):
                 self._compare_with_released(self._engine, as_vector(sums))
 
-    def noising(self, name: str, total: Tensor | RowSum) -> None:
-        if self._engine is not None and self._rules.noised_now(name):
+    def noising(self, sums: Mapping[str, Tensor | RowSum]) -> None:
+        if self._engine is not None:
             with self.time.check():
-                self._watch.before(name, total)
+                for name in filter(self._rules.noised_now, sums):
+                    self._watch.before(name, sums[name])
 
-    def noised(self, name: str, gradient: Tensor, batch: float, std: float) -> None:
+    def noised(self, gradients: Mapping[str, Tensor], batch: float, std: float) -> None:
         with self.time.check():
-            if not self._rules.noised_now(name):
-                self._late.read(name, gradient.indices()[0])
-                if self._engine is not None:
-                    self._late.follow(name, gradient.indices()[0], std / batch)
-            elif self._engine is not None:
-                self._watch.after(name, gradient, batch, std)
+            for name, gradient in gradients.items():
+                if not self._rules.noised_now(name):
+                    self._late.read(name, gradient.indices()[0])
+                    if self._engine is not None:
+                        self._late.follow(name, gradient.indices()[0], std / batch)
+                elif self._engine is not None:
+                    self._watch.after(name, gradient, batch, std)
 
     def end(self) -> None:
         with self.time.check():

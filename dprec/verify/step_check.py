@@ -37,11 +37,11 @@ class StepCheck:
     def sums(self, sums: Mapping[str, Tensor | RowSum]) -> None:
         """See the sums of the users' clipped gradients, before noise is added."""
 
-    def noising(self, name: str, total: Tensor | RowSum) -> None:
-        """See a sum that is about to get its noise."""
+    def noising(self, sums: Mapping[str, Tensor | RowSum]) -> None:
+        """See the sums over all processes, which are about to get their noise."""
 
-    def noised(self, name: str, gradient: Tensor, batch: float, std: float) -> None:
-        """See the same sum divided by the expected batch, with noise of this standard deviation or none yet."""
+    def noised(self, gradients: Mapping[str, Tensor], batch: float, std: float) -> None:
+        """See such sums divided by the expected batch, with noise of this standard deviation or none yet."""
 
     def end(self) -> None:
         """Stop the run, if anything was wrong, before the step is released."""
