@@ -40,16 +40,6 @@ def users_at_once(numbers: int, like: Tensor, most: int) -> int:
     return max(1, SLICE_ON_CARD // max(1, numbers))
 
 
-def listed(places: Places, count: int) -> list[int]:
-    """Return each place, in a batch of so many users.
-
-    >>> listed(slice(1, 9), 3), listed(torch.tensor([2, 0]), 3)
-    ([1, 2], [2, 0])
-    """
-    chosen: list[int] = places.tolist() if isinstance(places, Tensor) else list(range(count)[places])
-    return chosen
-
-
 class Contribution(ABC):
     """One use's share of the users' gradients of one parameter of shape `shape`."""
 

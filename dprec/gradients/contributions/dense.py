@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, listed, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.look_ups import Rows
 from dprec_kernels.joint import Vectors
@@ -73,9 +73,10 @@ class Aligned(Contribution):
     rows: int
 
     def materialise(self, out: Tensor, places: Places) -> None:
-        for place, user in enumerate(listed(places, len(self.values) // self.rows)):
-            own = slice(user * self.rows, (user + 1) * self.rows)
-            out[place, own] += self.values[own]
+        users, rest = self.values.shape[0] // self.rows, self.values.shape[1:]
+        chosen = torch.arange(users, device=out.device)[places]
+        of_users = out.view(len(out), users, self.rows, *rest)  # of whom each touches only one's own rows
+        of_users[torch.arange(len(out), device=out.device), chosen] += self.values.view(users, self.rows, *rest)[chosen]
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         each = weight.repeat_interleave(self.rows)  # no two users meet
