@@ -9,7 +9,8 @@ from __future__ import annotations
 import pickle
 import random
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,35 @@ class Streams:
         """Return where all but torch's global ones are."""
         return pickle.dumps([_state(each) for each in self._each])
 
-    def restore(self, states: bytes) -> None:
-        for each, state in zip(self._each, pickle.loads(states), strict=True):
-            _restore(each, state)
+    def position(self) -> Callable[[], None]:
+        """Return what puts all of them, torch's on a GPU too, back to where they are now.
+
+        >>> put_back = Streams().position()
+        >>> first = torch.rand(3), np.random.rand()
+        >>> put_back()
+        >>> torch.equal(first[0], torch.rand(3)), first[1] == np.random.rand()
+        (True, True)
+        """
+        own, others = torch.get_rng_state(), self.states()
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+
+        def put_back() -> None:
+            torch.set_rng_state(own)
+            for each, state in zip(self._each, pickle.loads(others), strict=True):
+                _restore(each, state)
+            if cuda is not None:
+                torch.cuda.set_rng_state_all(cuda)
+
+        return put_back
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Leave all of them as they are found."""
+        put_back = self.position()
+        try:
+            yield
+        finally:
+            put_back()
 
 
 def _start(each: Any, seed: int) -> None:

@@ -34,9 +34,7 @@ class SameDraws(TorchFunctionMode):
         self._lengths = {t.shape[1] for t in (() if batch is None else batch_tensors(batch)) if t.dim() > 1}
 
     def __enter__(self) -> Any:
-        self._kept = torch.random.fork_rng()
-        self._kept.__enter__()
-        self._others = self._streams.states()
+        self._put_back = self._streams.position()
         self._streams.fix(0)
         self._started = self._streams.states()
         self._operations = 0
@@ -46,8 +44,7 @@ class SameDraws(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.by_user |= self._streams.states() != self._started
-        self._streams.restore(self._others)
-        self._kept.__exit__(*error)
+        self._put_back()
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in _OWN_WAY and operation_name(func) not in RANDOM:  # nearly all of what is asked

@@ -9,5 +9,4 @@ recount       the engine's sum for some users, done again
 noise_watch   whether noise has come, and as much as promised; late_noise for tables that get it after the gradient
 spare_time    which steps are checked
 drawn         the users of the step, and batches of some of them
-generators    puts random generators back
 """

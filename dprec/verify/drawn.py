@@ -7,7 +7,6 @@ from typing import Any
 
 from dprec.checks.entropy import Streams
 from dprec.checks.loading import alike
-from dprec.verify.generators import kept
 
 READINGS = 64  # times the data is asked again for the same users, before a difference is no random data's
 
@@ -26,12 +25,12 @@ class Drawn:
 
     def parts(self, users: Sequence[int]) -> list[Any]:
         """Return the micro-batches that these users alone would be. No generator is moved."""
-        with kept(self.streams):
+        with self.streams.kept():
             return [part for part in self._made(users) if len(part)] if users else []
 
     def at_random(self, readings: int = 1) -> bool:
         """Whether the data of the step's users is another when it is asked for again: found once, it stays so."""
-        with kept(self.streams):
+        with self.streams.kept():
             first = [] if self.random else self._made(self.users)
             for _ in range(0 if self.random else readings):
                 self.streams.reseed()

@@ -29,7 +29,6 @@ from dprec.gradients.uses.batches import batch_tensors, select_users
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.sparsity.rows.tables import tables_of
 from dprec.verify.drawn import READINGS, Drawn
-from dprec.verify.generators import kept, position
 from dprec.verify.late_noise import LateNoise
 from dprec.verify.noise_watch import NoiseWatch
 from dprec.verify.one_share import BrokenPromise, Judge
@@ -89,15 +88,15 @@ class SelfCheck(StepCheck):
             self._engine = Engine(
                 step.parameters, self._tables, step.losses, self._clipping, self._rules, self._drawn.streams, step.alone
             )
-            self._parts, self._to_the_beginning = step.parts, position(self._drawn.streams)
-            with kept(self._drawn.streams):
+            self._parts, self._to_the_beginning = step.parts, self._drawn.streams.position()
+            with self._drawn.streams.kept():
                 self._refuse_rows(step)
                 if step.parts:
                     self._look(step, self._engine)
 
     def sums(self, sums: Mapping[str, Tensor | RowSum]) -> None:
         if self._whole and self._engine is not None:
-            with self.time.check(), kept(self._drawn.streams):
+            with self.time.check(), self._drawn.streams.kept():
                 self._compare_with_released(self._engine, as_vector(sums))
 
     def noising(self, sums: Mapping[str, Tensor | RowSum]) -> None:
