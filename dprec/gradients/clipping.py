@@ -27,7 +27,7 @@ from dprec.gradients.joint import (
     scaled_at_once,
 )
 from dprec.gradients.row_sum import RowSum
-from dprec.gradients.tape import Read, Tape, refuse_no_losses
+from dprec.gradients.tape import Read, Tape
 from dprec.gradients.uses.batches import Alone, filled_up, select_alone
 from dprec.gradients.uses.low_precision import in_full
 from dprec_kernels.joint import Law
@@ -155,16 +155,10 @@ def batch_gradients(
     read: Read | None = None,
 ) -> UserGradients:
     """Run one forward and one backward pass over a micro-batch; `read` hears of rows before they are looked up."""
-    real, batch = len(batch), filled_up(batch)
-    users = len(batch)
-    tape = Tape(parameters, users, read, real)
-    tape.watch(batch)
-    with tape:
-        losses = losses_of(batch)
-        refuse_no_losses(losses, users)
-    with in_full(losses.device.type):  # norms and sums are float32 at least
-        tape.backward(losses)
-    return UserGradients(losses.detach(), tape.contributions, real)
+    filled = filled_up(batch)
+    tape = Tape(parameters, len(filled), read, real=len(batch))
+    tape.watch(filled)
+    return _recorded(tape, losses_of, filled)
 
 
 def user_gradients(
@@ -197,12 +191,14 @@ def gradients_alone(
     parameters: Mapping[str, nn.Parameter], losses_of: Callable[[Any], Tensor], user: Any, read: Read | None = None
 ) -> UserGradients:
     """Do the same for a micro-batch of one user, whatever operations meet the parameters."""
-    with OneUser(parameters, read) as tape:
-        losses = losses_of(user)
-        refuse_no_losses(losses, 1)
-    with in_full(losses.device.type):
-        tape.backward(losses)
-    return UserGradients(losses.detach(), tape.contributions, 1)
+    return _recorded(OneUser(parameters, read), losses_of, user)
+
+
+def _recorded(tape: Tape, losses_of: Callable[[Any], Tensor], batch: Any) -> UserGradients:
+    with tape:
+        losses = losses_of(batch)
+    tape.backward(losses)
+    return UserGradients(losses.detach(), tape.contributions, tape.real)
 
 
 def clip_and_add(sums: Mapping[str, Tensor | RowSum], users: UserGradients, clipping: Clipping) -> ClippedUsers:

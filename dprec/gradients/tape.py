@@ -46,7 +46,7 @@ from dprec.gradients.uses.expression import (
     factor_of,
     sources_of,
 )
-from dprec.gradients.uses.low_precision import OwnPrecision
+from dprec.gradients.uses.low_precision import OwnPrecision, in_full
 from dprec.gradients.uses.registry import HINTS, MIXING, RULES, Uses, Way
 
 MESSAGE = "losses(batch) takes a backward pass by itself, whose gradients have no noise: return the losses alone"
@@ -142,8 +142,9 @@ class Tape(AsWritten):
         for parameter in self.parameters.values():
             parameter.grad = None  # autograd adds to what it finds: only from nothing does an unseen use show
         try:
-            _backward(losses)
-            self._finish()
+            with in_full(losses.device.type):  # norms and sums are float32 at least
+                _backward(losses)
+                self._finish()
             return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         finally:
             self._by_user.clear()  # or a graph would hold the tape, and the tape the graph
