@@ -29,13 +29,13 @@ def export(line: CommandLine, console: Console) -> None:
     out, and the guarantee. onnx and safetensors need pip install 'dprec[onnx]' or 'dprec[safetensors]'.
     """
     from dprec.serving.exported import export_run
-    from dprec.serving.served import load
+    from dprec.serving.served import RANKS, Served, load_as
 
     given = line.options
     out = given.out
     if out is None:
         raise UserError("an export needs a folder: add --out FOLDER")
-    file = export_run(load(given.run, listed(given.trust)), given.format, Path(out))
+    file = export_run(load_as(Served, given.run, listed(given.trust), RANKS), given.format, Path(out))
     console.print(f"{file}; {file.parent / 'interface.json'} says what goes in and out", soft_wrap=True)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser
 from rich.console import Console
@@ -14,6 +14,9 @@ from dprec.cli.command import Command, print_json
 from dprec.data.formats.format import lines_in
 from dprec.errors import UserError
 from dprec.lightning import leave_out
+
+if TYPE_CHECKING:
+    from dprec.serving.predictions import TextRun
 
 
 def options(parser: ArgumentParser) -> None:
@@ -41,19 +44,21 @@ def predict(line: CommandLine, console: Console) -> None:
         raise UserError('give --text "...", with --pair "..." for pairs, --file texts.txt, or --log clicks.csv')
     if log is None and (out is not None or keep is not None):
         raise UserError("--out and --keep belong to --log clicks.csv: add it, or leave them out")
+    # Imported here, so that help does not wait for torch.
+    from dprec.serving.predictions import ClickRun, TextRun
+    from dprec.serving.served import load_as
+    from dprec.serving.tables import file_for_answers, predict_clicks
+
     if log is not None:
-        # Imported here and below, so that help does not wait for torch.
-        from dprec.serving.predictions import predict_clicks
-
-        predict_clicks(given.run, log, out, listed([keep or ""]), trusted, console)
+        file_out = file_for_answers(out, "--log")
+        run = load_as(ClickRun, given.run, trusted, "predicts no clicks: give a run of a model of clicks")
+        predict_clicks(run, log, file_out, listed([keep or ""]), console)
     else:
-        _predict_texts(given.run, text, pair, file, trusted)
+        texts = load_as(TextRun, given.run, trusted, "is no classifier of texts: give a run of TextClassifier")
+        _predict_texts(texts, text, pair, file)
 
 
-def _predict_texts(name: str, text: str | None, pair: str | None, file: str | None, trusted: Sequence[str]) -> None:
-    from dprec.serving.predictions import Classified
-
-    run = Classified(name, trusted)
+def _predict_texts(run: TextRun, text: str | None, pair: str | None, file: str | None) -> None:
     given = [text if pair is None else f"{text}\t{pair}"] if text is not None else _lines(str(file))
     cut = [one.split("\t", 1) if run.of_pairs else [one] for one in given]
     if run.of_pairs and any(len(parts) < 2 for parts in cut):
@@ -61,8 +66,8 @@ def _predict_texts(name: str, text: str | None, pair: str | None, file: str | No
     if pair is not None and not run.of_pairs:
         raise UserError("the run was trained on single texts: leave --pair out")
     seconds = [parts[1] for parts in cut] if run.of_pairs else None
-    for chances in run.predict([parts[0] for parts in cut], seconds):
-        print_json({"label": max(chances, key=chances.__getitem__), "probabilities": chances})
+    for found in run.each([parts[0] for parts in cut], seconds):
+        print_json(found)
 
 
 def _lines(file: str) -> list[str]:

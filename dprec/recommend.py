@@ -47,7 +47,7 @@ def recommend(line: CommandLine, console: Console) -> None:
     and for an empty history, the answer is what most people choose, and "source" is then "popularity".
     """
     from dprec.serving.histories import split_ids
-    from dprec.serving.served import load
+    from dprec.serving.served import RANKS, Served, load_as
 
     given = line.options
     history, file, users, out = given.history, given.file, given.users, given.out
@@ -56,11 +56,11 @@ def recommend(line: CommandLine, console: Console) -> None:
         raise UserError('give one of --history "id id id", --file histories.txt and --users log.csv')
     if users is None and (out is not None or any(settings.values())):
         raise UserError("--out, --where and the names of columns belong to --users log.csv: add it, or leave them out")
-    served = load(given.run, listed(given.trust))
+    served = load_as(Served, given.run, listed(given.trust), RANKS)
     choices: dict[str, Any] = {"k": given.k, "exclude_seen": not given.allow_seen}
     choices |= {name: split_ids(given[name]) for name in ("items", "exclude") if given[name] is not None}
     if users is not None:
-        from dprec.serving.predictions import recommend_to_all
+        from dprec.serving.tables import recommend_to_all
 
         recommend_to_all(served, users, out, settings, console, **choices)
     elif file is not None:

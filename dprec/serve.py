@@ -28,7 +28,7 @@ def options(parser: ArgumentParser) -> None:
 
 
 def serve(line: CommandLine, console: Console) -> None:
-    """Answer requests over HTTP from a trained recommender; needs pip install 'dprec[serve]'.
+    """Answer requests over HTTP from a trained run; needs pip install 'dprec[serve]'.
 
       dprec serve runs/mine --port 8000
 
@@ -36,6 +36,8 @@ def serve(line: CommandLine, console: Console) -> None:
                          "items", the only ones to choose from, and "exclude", items to leave out;
                          answers {"items", "scores", "source", "unknown"}
     POST /similar        {"items": ["12"], "k": 10}; answers {"similar": [{"items", "scores"}]}
+    POST /predict        of a run of clicks {"records": [{column: value}]}, with all columns, null where a value is
+                         missing; of texts {"texts": [...]}, perhaps with "pairs"; answers {"predictions": [...]}
     GET /health          {"status": "ok", "items": N}
     GET /guarantee       the run's sentence, ε and δ
 
@@ -43,15 +45,14 @@ def serve(line: CommandLine, console: Console) -> None:
     {"error": one line}.
     """
     from dprec.serving.histories import History
-    from dprec.serving.served import load
+    from dprec.serving.served import Served, load
     from dprec.serving.service import Limits, refuse_without_packages, server
 
     host, run = line.options.host, line.options.run
     refuse_without_packages()
     served = load(run, listed(line.options.trust))
-    served.answer(
-        served.reader.after([History([]), History(served.items[:1])])
-    )  # what the first request would wait for
+    if isinstance(served, Served):  # what the first request would wait for
+        served.answer(served.reader.after([History([]), History(served.items[:1])]))
     with _listening(host, line.options.port) as bound:
         limits = Limits(**{name: line.options[f"max_{name}"] for name in ("k", "history", "body", "requests")})
         if host not in HOME:

@@ -155,14 +155,14 @@ def unicode_texts(ids: Sequence[Any], where: str) -> list[str]:
 def _codes(events: Sequence[Mapping[str, Any]], where: str, columns: ContextColumns) -> np.ndarray:
     batch: dict[str, pl.Series] = {"row": pl.Series(range(len(events)), dtype=pl.Int64)}
     for name, kind in columns.columns.items():
-        texts = [_text(event.get(name), name, f"{where}, event {number}") for number, event in enumerate(events, 1)]
+        texts = [text_of(event.get(name), name, f"{where}, event {number}") for number, event in enumerate(events, 1)]
         if isinstance(kind, tuple):
             _refuse_words(texts, name, where)
         batch[f"{ROLE}{name}"] = pl.Series(texts, dtype=pl.String)
     return columns.read(pl.DataFrame(batch), Path(where))
 
 
-def _text(value: Any, name: str, where: str) -> str | None:
+def text_of(value: Any, name: str, where: str) -> str | None:
     """A value as a log of the same values has it."""
     if value is None:
         return None

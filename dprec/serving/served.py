@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -12,11 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dprec.data.formats.columnar import as_given
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
 from dprec.models import Recommender
 from dprec.notices import say
 from dprec.run.saved.checkpoints import load_run
+from dprec.serving.predictions import ClickRun, TextRun, predicting
 from dprec.serving.questions import QuestionReader, refuse_k
 from dprec.serving.top_k import (
     NUMBERS,
@@ -37,6 +39,7 @@ COLUMNS: dict[str, Any] = {
     "score": pl.List(pl.Float32),
     "source": pl.String,
 }
+RANKS = "does not rank items: give a run of a recommender"
 SOME = 5  # items after which scores are compared with products
 
 
@@ -188,18 +191,15 @@ def table_of(users: Sequence[str], found: Sequence[Recommended]) -> pl.DataFrame
     return frame.explode("place", "item", "score").drop_nulls("place")
 
 
-def as_given(frame: pl.DataFrame, given: Any) -> Any:
-    """The frame in the library of the one that was given."""
-    if type(given).__module__.split(".")[0] != "pandas":
-        return frame
-    return type(given)(frame.to_dict(as_series=False))  # Python's values: polars' own conversion needs pyarrow
+Run = TypeVar("Run", "Served", ClickRun, TextRun)
 
 
-def load(run: Any, trust: Sequence[str] = ()) -> Served:
-    """Return the trained run in a folder or a .ckpt file, ready to recommend; its data is not needed.
+def load(run: Any, trust: Sequence[str] = ()) -> Any:
+    """Return the trained run in a folder or a .ckpt file, ready to recommend or predict; its data is not needed.
 
     The file cannot run code: classes from outside of dprec are imported only from the modules that you name in `trust`.
-    The answer to each history has `items`, `scores`, `source` and `unknown` (see `Served.recommend`).
+    A run of a recommender has `recommend`, `similar`, `item_vectors` and `user_vectors`; the answer to each history has
+    `items`, `scores`, `source` and `unknown` (see `Served.recommend`). A run of clicks or texts has `predict`.
 
     Args:
         run: the folder of `dprec fit`, or a checkpoint that Lightning wrote of a recommender of dprec.
@@ -221,10 +221,18 @@ def load(run: Any, trust: Sequence[str] = ()) -> Served:
     """
     checkpoint, model = load_run(str(run), trust)
     if not isinstance(model, Recommender):
-        raise UserError(f"{run} holds a {type(model).__name__}, which does not rank items: give a run of a recommender")
+        return predicting(str(run), checkpoint, model, trust)
     ids = checkpoint["dprec"].get("catalogue")
     if ids is None and not checkpoint["dprec"]["data"]["class_path"]:  # of a loader of numbers
         ids = [str(item) for item in range(1, model.items)]
     if not isinstance(ids, list) or len(ids) != model.items - 1 or not all(isinstance(raw, str) for raw in ids):
         raise UserError(f"{run} does not name the {model.items - 1} items of its model: give another run")
     return Served(model, Catalogue(ids), checkpoint["dprec"])
+
+
+def load_as(kind: type[Run], run: str, trust: Sequence[str], wanted: str) -> Run:
+    """The same where only one kind of run will do."""
+    served = load(run, trust)
+    if not isinstance(served, kind):
+        raise UserError(f"{run} holds a {type(served.model).__name__}, which {wanted}")
+    return served

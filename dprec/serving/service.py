@@ -1,4 +1,4 @@
-"""The HTTP service of a run: /recommend, /similar, /health and /guarantee. It keeps no history, and logs none."""
+"""The HTTP service of a run: /recommend, /similar or /predict, /health, /guarantee. It keeps and logs no history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dprec.cli.command import finite
 from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError, refuse_missing
 from dprec.serving.histories import History, example
+from dprec.serving.predictions import ClickRun, TextRun
 from dprec.serving.served import Served
 from dprec.serving.top_k import Question, Recommended
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 Read = TypeVar("Read")
+AnyRun: TypeAlias = "Served | ClickRun | TextRun"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,24 @@ def items_of(body: bytes, limits: Limits, served: Served) -> tuple[np.ndarray, i
     if len(numbers) > limits.similar:
         raise Refused(413, f"items has {len(numbers)} ids, more than {limits.similar}: ask in several requests")
     return numbers, _k(value, limits)
+
+
+def asked_of(body: bytes, run: ClickRun | TextRun) -> tuple[list[Any], ...]:
+    """What to predict, from JSON such as {"records": [{"ad_id": "3"}]}, or {"texts": ["..."]}, with pairs."""
+    if isinstance(run, ClickRun):
+        records = _object(body, ("records",), '{"records": [{"ad_id": "3", "device": null}]}')["records"]
+        return (_list(records, dict, "records", "objects"),)
+    value = _object(body, ("texts", "pairs"), '{"texts": ["..."]}')
+    found = [_list(value[name], str, name, "texts") for name in ("texts", "pairs") if value.get(name) is not None]
+    if len(set(map(len, found))) > 1:
+        raise Refused(400, f"there are {len(found[0])} texts and {len(found[1])} pairs: give as many")
+    return tuple(found)
+
+
+def _list(told: Any, kind: type, name: str, of: str) -> list[Any]:
+    if not isinstance(told, list) or not told or not all(isinstance(one, kind) for one in told):
+        raise Refused(400, f"{name} is no list of {of}")
+    return told
 
 
 def _object(body: bytes, keys: Sequence[str], example: str) -> dict[str, Any]:
@@ -123,7 +143,7 @@ MOST = 64  # requests in one pass: what comes later waits no longer than this ta
 class RequestBatcher:
     """Answers questions, each as if it were alone; the model works in a thread of its own."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Any) -> None:
         self.served = served
         self._waiting: list[tuple[Question, asyncio.Future[Recommended]]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="recommend")
@@ -176,10 +196,12 @@ def refuse_without_packages() -> None:
 class Service:
     """Answers requests about one run."""
 
-    def __init__(self, served: Served, limits: Limits) -> None:
-        self.served = served
+    def __init__(self, served: AnyRun, limits: Limits) -> None:
+        self.served: Any = served
         self.limits = limits
-        self.paths = {"/recommend": self._recommend, "/similar": self._similar}
+        self.paths = {"/predict": self._predict}
+        if isinstance(served, Served):
+            self.paths = {"/recommend": self._recommend, "/similar": self._similar}
         self._batcher = RequestBatcher(served)
         self._busy = 0
 
@@ -189,6 +211,10 @@ class Service:
     async def _similar(self, body: bytes) -> dict[str, Any]:
         found = await self._batcher.run(self.served.similar_to, *items_of(body, self.limits, self.served))
         return {"similar": [vars(one) for one in found]}
+
+    async def _predict(self, body: bytes) -> dict[str, Any]:
+        predict = self.served.predict_records if isinstance(self.served, ClickRun) else self.served.predict
+        return {"predictions": await self._batcher.run(predict, *asked_of(body, self.served))}
 
     async def post(self, request: Request) -> Response:
         """Answer what is asked of one of the paths."""
@@ -231,14 +257,15 @@ class Service:
         return body
 
     async def health(self, request: Request) -> Response:
-        return _json({"status": "ok", "items": len(self.served.catalogue.ids)})
+        items = {"items": len(self.served.catalogue)} if isinstance(self.served, Served) else {}
+        return _json({"status": "ok"} | items)
 
     async def guarantee(self, request: Request) -> Response:
         told = self.served.facts["guarantee"]
         return _json({key: told.get(key) for key in ("guarantee", "epsilon", "delta", "assumed_public")})
 
 
-def application(served: Served, limits: Limits) -> Starlette:
+def application(served: AnyRun, limits: Limits) -> Starlette:
     """The service as an application of ASGI, for any server."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
@@ -260,7 +287,7 @@ def application(served: Served, limits: Limits) -> Starlette:
     return Starlette(routes=routes, exception_handlers={HTTPException: no_such})
 
 
-def server(served: Served, limits: Limits) -> uvicorn.Server:
+def server(served: AnyRun, limits: Limits) -> uvicorn.Server:
     """A server for the application, which writes no line for a request."""
     import uvicorn
 

@@ -13,8 +13,8 @@ from dprec.data import Catalogue
 from dprec.recommend import OF_LOGS
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import load_run
-from dprec.serving.predictions import recommend_to_all
 from dprec.serving.served import load
+from dprec.serving.tables import recommend_to_all
 from tests.commands.support import answered
 
 

@@ -83,5 +83,5 @@ def test_clicks_are_predicted_for_dprec_fits_runs_alone(trainer: lightning.Train
     trainer.fit(PCTR(**data.sizes), data)
     trainer.save_checkpoint(tmp_path / "own.ckpt")
     assert torch.load(tmp_path / "own.ckpt", weights_only=True)["hyper_parameters"]["numbers"] == data.sizes["numbers"]
-    with pytest.raises(UserError, match="does not rank items"):
+    with pytest.raises(UserError, match="because a script's trainer wrote it: train by dprec.fit"):
         dprec.load(tmp_path / "own.ckpt")

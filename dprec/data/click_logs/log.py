@@ -14,6 +14,7 @@ import torch
 from dprec.data.click_logs.columns import ClickColumns, kept, role
 from dprec.data.click_logs.features import clicks, counts, hashes
 from dprec.data.draws.batch import ClickBatch, PersonBatch
+from dprec.data.formats.format import Format
 from dprec.data.logs.ids import bucket_ids
 from dprec.data.logs.reader import LogReader, Rows
 from dprec.data.logs.store import ColumnStore, Kept, forget, kept_if_large
@@ -175,11 +176,12 @@ def _say_unlisted(rows: Rows, columns: ClickColumns) -> None:
 
 
 def read_to_predict(
-    path: Path, columns: ClickColumns, beside: Sequence[str]
+    path: Path, columns: ClickColumns, beside: Sequence[str], frame: Format | None = None
 ) -> Iterator[tuple[pl.DataFrame, ClickLog]]:
-    """Yield all records of a log, many at a time, in order: what is kept beside them, and their features."""
-    wanted = columns.wanted_to_predict(beside)
-    for table in LogReader(path, wanted, partial(_labelled, columns), columns.format_of).tables():
+    """Yield all records of a log or data frame, many at a time, in order: what is kept beside them, and features."""
+    wanted, format_of = columns.wanted_to_predict(beside), columns.format_of if frame is None else lambda part: frame
+    parts = None if frame is None else [path]
+    for table in LogReader(path, wanted, partial(_labelled, columns), format_of, parts=parts).tables():
         for batch in table.batches():
             unknown = np.zeros(len(batch), dtype=np.uint8)  # who clicks
             values = side_by_side(*_features(columns, batch, table.part))

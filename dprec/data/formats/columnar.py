@@ -74,6 +74,13 @@ def as_polars(frame: Any) -> pl.LazyFrame:
     raise UserError(f"a log is a {type(frame).__name__}: give a data frame of polars or pandas")
 
 
+def as_given(frame: pl.DataFrame, given: Any) -> Any:
+    """The frame in the library of the one that was given."""
+    if type(given).__module__.split(".")[0] != "pandas":
+        return frame
+    return type(given)(frame.to_dict(as_series=False))  # Python's values: polars' own conversion needs pyarrow
+
+
 def _series(name: str, column: Any) -> pl.Series:
     """A column of pandas without pyarrow, which polars' own conversion needs."""
     if getattr(column.dtype, "kind", "O") in "iuf" and hasattr(column.dtype, "byteorder"):
