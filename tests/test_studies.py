@@ -300,6 +300,7 @@ def reductions(rows: list[dict]) -> bool:
 
 RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a study is asked, and what its rows have
     "adafest": ([], lambda rows: [row["system"] for row in rows[:3]] == ["AdaFEST", "DP-SGD, fused", "AdaFEST"]),
+    "nearest_items": ([], lambda rows: 0 < rows[0]["recall"] <= rows[2]["recall"] and len(rows) == 3),
     "processes": ([], lambda rows: 0 < rows[1]["cpu_ms_per_step"] < rows[1]["all_cpu_ms_per_step"]),
     "recurrent": ([], rises),
     "sparsity": (
@@ -322,6 +323,8 @@ RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a st
 def test_a_study_runs_and_measures(name: str, tmp_path: Path) -> None:
     if name.startswith("text"):
         pytest.importorskip("transformers")
+    if name == "nearest_items":
+        pytest.importorskip("faiss")
     words, holds = RUNS[name]
     rows = run(tmp_path, name, *words)
     assert rows

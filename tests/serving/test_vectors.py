@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dprec.models import DPFormer, PrivateALS, Transformer
 from dprec.models.items.succession import Repeats
 from dprec.notices import kept
 from dprec.serving.served import Served
+from tests.commands.support import ROOT
 from tests.serving.test_served import Walk
 from tests.zoo import tagged
 from tests.zoo.recommenders import ITEMS, MODELS
@@ -108,3 +110,20 @@ def test_a_mistake_is_one_line() -> None:
     ):
         with pytest.raises(UserError, match=says):
             ask()
+
+
+def test_the_index_of_the_documents_finds_what_recommend_ranks_first() -> None:
+    pytest.importorskip("faiss")
+    text = (ROOT / "docs" / "serving.md").read_text()
+    block = textwrap.dedent(text[text.index("    import faiss") : text.index("\n\nWith drawn vectors")])
+    ids, draw = [str(n) for n in range(2_000)], np.random.default_rng(0)
+    run = Served(Transformer(2_001, dim=8, max_length=4), Catalogue(ids), {})
+    histories = [draw.choice(ids, 4).tolist() for _ in range(20)]
+    names: dict[str, Any] = {"items": run.item_vectors(), "users": run.user_vectors(histories)}
+    exec(block, names)
+    exact = [one.items for one in run.recommend(histories, exclude_seen=False)]
+    found = [[ids[place] for place in row] for row in names["near"]]
+    assert np.mean([len({*one} & {*two}) for one, two in zip(found, exact, strict=True)]) > 5
+    names["index"].nprobe = 1_000
+    found = [[ids[place] for place in row] for row in names["index"].search(names["users"].vectors, 10)[1]]
+    assert [{*row} for row in found] == [{*row} for row in exact]
