@@ -29,7 +29,7 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--users", help="a log, for all of its users")
     parser.add_argument("--out", help="with --users: .parquet, .csv, .tsv or .jsonl")
     for name in OF_LOGS:
-        parser.add_argument(f"--{name}", help="of the log, as data.* of a recipe; default as in the run")
+        parser.add_argument(f"--data.{name}", f"--{name}", help="of the log, as in a recipe; default as in the run")
     parser.add_argument("-k", "--k", type=PositiveInt, default=10, help="how many items")
     parser.add_argument("--allow-seen", action="store_true", help="also recommend items of the history")
     parser.add_argument("--items", help="the only ids to choose from, as in --history")
@@ -51,11 +51,11 @@ def recommend(line: CommandLine, console: Console) -> None:
 
     given = line.options
     history, file, users, out = given.history, given.file, given.users, given.out
-    settings = {name: given[name] for name in OF_LOGS}
+    settings = {name: given[f"data.{name}"] for name in OF_LOGS}
     if [history, file, users].count(None) != 2:
         raise UserError('give one of --history "id id id", --file histories.txt and --users log.csv')
     if users is None and (out is not None or any(settings.values())):
-        raise UserError("--out, --where and the names of columns belong to --users log.csv: add it, or leave them out")
+        raise UserError("--out, --data.where and names of columns belong to --users log.csv: add it, or leave them out")
     served = load_as(Served, given.run, listed(given.trust), RANKS)
     choices: dict[str, Any] = {"k": given.k, "exclude_seen": not given.allow_seen}
     choices |= {name: split_ids(given[name]) for name in ("items", "exclude") if given[name] is not None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from dprec.data.formats import AUTO
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import is_prepared, open_prepared, read_interactions
 from dprec.errors import UserError
-from dprec.notices import heard_by, paced
+from dprec.notices import paced
 from dprec.run.saved.folder import replace_file
 from dprec.serving.predictions import PROBABILITY, ClickRun
 from dprec.serving.served import Served, table_of
@@ -71,30 +70,21 @@ def _read(served: Served, users: str, settings: Mapping[str, str | None]) -> Int
     """Read a log as that of the run was read; what is given here replaces the run's settings, `null` by nothing."""
     if is_prepared(Path(users)):
         if (named := next((name for name in settings if settings[name]), None)) is not None:
-            raise UserError(f"{users} is already prepared, so --{named} cannot change: leave it out")
+            raise UserError(f"{users} is already prepared, so data.{named} cannot change: leave it out")
         return open_prepared(Path(users))
     usual = served.reader.how_read
     how: dict[str, Any] = {name: usual.get(name) if own is None else own for name, own in settings.items()}
     if usual.get("where") not in (None, how["where"]):
-        print(f'--where replaces the condition of the run, "{usual["where"]}"', file=sys.stderr)
+        print(f'data.where replaces the condition of the run, "{usual["where"]}"', file=sys.stderr)
     how = {name: None if value in ("null", "") else value for name, value in how.items()}
     how |= {"format": usual.get("format") or AUTO, "context": served.reader.context}
     try:
-        with heard_by(lambda text: print(_in_options(text), file=sys.stderr)):
-            return read_interactions(users, **how)
+        return read_interactions(users, **how)
     except UserError as error:
-        said = _in_options(str(error))
-        ours = settings["where"] is None and said.startswith("--where ")
-        raise UserError(said + ("; that is the run's: --where null takes all rows" if ours else "")) from None
-
-
-def _in_options(said: str) -> str:
-    """What reading says of settings, of which this command has some as options.
-
-    >>> _in_options("log.csv has no column that looks like the time: set data.time_column")
-    'log.csv has no column that looks like the time: set --time_column'
-    """
-    return re.sub(r"data\.((?:user|item|time)_column|where)\b", r"--\1", said)
+        ours = settings["where"] is None and str(error).startswith("data.where ")
+        if not ours:
+            raise
+        raise UserError(f"{error}; that is the run's: --data.where null takes all rows") from None
 
 
 # A table of answers, as the end of its file's name says.

@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from dprec.data import Catalogue
+from dprec.fit import main as fit
 from dprec.recommend import OF_LOGS
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import load_run
@@ -156,6 +157,28 @@ def test_a_log_of_users_is_filtered_as_that_of_training_was(
     for where, history in ((None, ["film1"]), ("null", ["film1", "film2"]), ("rating < 4", ["film2"])):
         settings = {**dict.fromkeys(OF_LOGS), "where": where}
         recommend_to_all(served, "rated.csv", f"{where}.csv", settings, Console(), k=3, exclude_seen=False)
-        replaced = '--where replaces the condition of the run, "rating >= 4"' in capsys.readouterr().err
+        replaced = 'data.where replaces the condition of the run, "rating >= 4"' in capsys.readouterr().err
         assert replaced == (where is not None)
         assert pl.read_csv(f"{where}.csv")["item"].to_list() == served.recommend([history], 3, False)[0].items
+
+
+def test_columns_have_the_names_of_training_in_a_file_a_frame_and_as_options(
+    recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(f"u{user}", f"i{(user + n) % 9}", 9 - n, 1) for user in range(30) for n in range(7)]
+    frame = pl.DataFrame(rows, schema=["who", "what", "when", "user_id"], orient="row")
+    frame.write_csv("log.csv")
+    names = ["--data.user_column=who", "--data.item_column=what", "--data.time_column=when"]
+    steps = ["--trainer.max_steps", "2", "--privacy", "null", "--data.path", "log.csv"]
+    assert fit([str(recipe), *steps, *names, "--out", "run"]) == 0
+    wanted = load("run").recommend(frame, k=2)
+    assert wanted["user"].n_unique() == 30
+    other = frame.select(person="who", film="what", day="when")
+    other.write_csv("other.csv")
+    for prefix in ("--data.", "--"):
+        own = [f"{prefix}user_column=person", f"{prefix}item_column=film", f"{prefix}time_column=day"]
+        out = f"{len(prefix)}.parquet"
+        assert recommend(["run", "--users", "other.csv", *own, "--out", out, "-k", "2"]) == 0
+        assert pl.read_parquet(out).equals(wanted)
+    guessed = load("run").recommend(frame.select(user_id="who", item_id="what", timestamp="when"), k=2)
+    assert guessed.equals(wanted)
