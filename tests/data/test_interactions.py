@@ -86,22 +86,6 @@ def test_ties_keep_the_order_of_the_file(tmp_path):
     assert histories(events) == {"0": items, "1": items, "2": ["0"]}
 
 
-def test_large_whole_times_are_exact(tmp_path):
-    """2^53 + 1 and 2^53 are one number in float64; so are nanoseconds of the same microsecond."""
-    rows = f"b,q,{2**53 + 1}\nb,p,{2**53}\n"
-    assert histories(read_interactions(written(tmp_path, "log.csv", "user,item,time\n" + rows))) == {"0": ["p", "q"]}
-    times = pl.Series([2, 1]).cast(pl.Datetime("ns"))
-    pl.DataFrame({"user": "b", "item": ["q", "p"], "time": times}).write_parquet(tmp_path / "log.parquet")
-    assert histories(read_interactions(tmp_path / "log.parquet")) == {"0": ["p", "q"]}
-
-
-@pytest.mark.parametrize("fraction", ["0.5", "1e3", str(2**64)])
-def test_one_users_fraction_does_not_reorder_anothers_events(tmp_path, fraction):
-    rows = f"a,x,{fraction}\nb,q,{2**53 + 1}\nb,p,{2**53}\n"
-    with pytest.raises(UserError, match=r"row 2 has a time beyond 2\^53, which is inexact beside"):
-        read_interactions(written(tmp_path, "log.csv", "user,item,time\n" + rows))
-
-
 def test_columns_are_named_by_the_user(tmp_path):
     path = written(tmp_path, "log.csv", "who,what,when,user\nx,p,2,no\nx,q,1,no\n")
     events = read_interactions(path, user_column="who", item_column="what", time_column="when")

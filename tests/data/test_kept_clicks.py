@@ -88,5 +88,5 @@ def test_it_is_read_once_and_says_again_what_it_said(
     (home,) = homes(tmp_path / "cache")
     assert home.stat().st_mode & 0o077 == 0
     assert sorted(file.name for file in home.iterdir()) == [
-        *("clicked.uint8", "meta.json", "time.int64", "user.int32", "values.int32")
+        *("clicked.uint8", "meta.json", "time.float64", "user.int32", "values.int32")
     ]

@@ -92,16 +92,17 @@ def test_equal_times_give_no_order(tmp_path, name):
     assert [events.item_ids[item] for item in events.item] == ["2", "0", "1"]
 
 
-@pytest.mark.parametrize("first", ["whole", "fraction"])
-def test_typed_whole_times_that_fractions_would_round_are_refused(tmp_path, first):
-    """Rounded they would be equal, so one user's fractions would reorder everybody's events."""
-    start = 1_600_000_000_000_000_001
-    parts = {
-        "whole": pl.DataFrame({"user": ["a", "a"], "item": ["1", "2"], "time": [start + 10, start]}),
-        "fraction": pl.DataFrame({"user": ["z", "z"], "item": ["1", "2"], "time": [1.6e18, 1.7e18]}),
-    }
-    parts[first].write_parquet(tmp_path / "0.parquet")
-    (other,) = set(parts) - {first}
-    parts[other].write_parquet(tmp_path / "1.parquet")
-    with pytest.raises(UserError, match=r"data row 1 has a time beyond 2\^53, which is inexact beside"):
-        read_interactions(tmp_path)
+@pytest.mark.parametrize("rows", [1, 2, 1000])
+def test_a_finer_kind_of_time_later_in_the_log_counts_for_all_of_it(tmp_path, monkeypatch, rows):
+    """Fractions after whole numbers, in another batch: all are read again as numbers with fractions."""
+    monkeypatch.setattr("dprec.data.formats.format.ROWS", rows)
+    assert order(tmp_path, [3, -2, 2, 2.5, 1, -2.5, 0.0, "1e2"]) == [5, 1, 6, 4, 2, 3, 0, 7]
+
+
+def test_fractions_of_one_user_do_not_reorder_long_whole_times_of_others(tmp_path):
+    start = 1_600_000_000_000_000_000
+    pl.DataFrame({"user": "a", "item": ["1", "2"], "time": [start + 512, start]}).write_parquet(tmp_path / "0.parquet")
+    alone = read_interactions(tmp_path)
+    pl.DataFrame({"user": ["z"], "item": ["1"], "time": [1.7e18]}).write_parquet(tmp_path / "1.parquet")
+    both = read_interactions(tmp_path)
+    assert alone.item.tolist() == both.item[:2].tolist() == [1, 0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from dprec.data.formats.wanted import Wanted
 from dprec.data.logs.ids import Ids
 from dprec.data.logs.parts import partition_of, parts_of
 from dprec.data.logs.store import ColumnStore
-from dprec.data.logs.times import ReadAgain, Times
+from dprec.data.logs.times import Times
 from dprec.data.logs.values import single
 from dprec.errors import UserError
 
@@ -58,26 +57,19 @@ class LogReader:
             yield self.format(part).table(part, self.wanted)
 
     def read(self) -> Rows:
-        """All rows; they are read again where a later time is of a finer kind than those before it."""
-        times = Times()
-        with Console(stderr=True).status("") as status:
-            while True:
-                with suppress(ReadAgain):
-                    return self._pass(times, lambda rows: status.update(Text(f"reading {self.path}: {rows:,} rows")))
-
-    def _pass(self, times: Times, shown: Callable[[int], None]) -> Rows:
-        times.start_again()
+        """All rows."""
         store = ColumnStore(self.folder, self.nameless)
-        rows = Rows(self.path, times)
-        for table in self.tables():
-            rows.time_from = table.time
-            for batch in table.batches():
-                rows.read += len(batch)
-                self._add(batch, table.part, rows, store)
-                shown(rows.read)
-            rows.read += table.left_out
-            rows.left_out += table.left_out
-            rows.ends.append(store.rows)
+        rows = Rows(self.path)
+        with Console(stderr=True).status("") as status:
+            for table in self.tables():
+                rows.time_from = table.time
+                for batch in table.batches():
+                    rows.read += len(batch)
+                    self._add(batch, table.part, rows, store)
+                    status.update(Text(f"reading {self.path}: {rows.read:,} rows"))
+                rows.read += table.left_out
+                rows.left_out += table.left_out
+                rows.ends.append(store.rows)
         rows.columns = store.whole()
         return rows
 
@@ -102,7 +94,7 @@ class Rows:
     """What was read: columns in the order of the log, and counts of all rows. Private data."""
 
     path: Path
-    times: Times
+    times: Times = field(default_factory=Times)
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     ids: dict[str, Ids] = field(default_factory=dict)  # by role
     read: int = 0  # rows, those left out among them

@@ -1,4 +1,4 @@
-"""The times of events as whole numbers in the same order, while a log is read."""
+"""The times of events as numbers in the same order, while a log is read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import polars as pl
 
 from dprec.errors import UserError
 
-Kind = Literal["whole", "fraction", "instant", "nanosecond"]
-_FINER: dict[Kind, Kind] = {"whole": "fraction", "instant": "nanosecond"}
+Kind = Literal["number", "date"]
 # Numbers of seconds, milliseconds and so on since 1970, for 1976 to 2286.
 _UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+_OF_DATES = 10**6  # dates become microseconds
 LACKS_TIME = "has no time"
 NO_TIME = "has a time that is neither a number nor an ISO date"
 _FEW = 20  # a twentieth of the times may be of no unit, such as 1 for an unknown time
@@ -25,94 +25,71 @@ _FORMS = {
 }
 
 
-class ReadAgain(Exception):
-    """The log has times of a finer kind than those read so far: its rows must be read again from the start."""
-
-
 class Times:
-    """One log's times: whole numbers, numbers with fractions, or ISO dates; kinds that cannot be compared are refused.
+    """One log's times: numbers or ISO dates, and never both, since they cannot be compared.
+
+    Each becomes a float64 by itself, so no row decides how others are ordered. Whole numbers beyond 2^53, such as
+    nanoseconds, are rounded, to 256 ns today; events that are then equal keep the log's order.
 
     >>> times = Times()
     >>> times.read(pl.Series(["2020-01-02", "2020-01-01 10:00"]), Path("log.csv"), np.arange(2)).tolist()
-    [1577923200000000, 1577872800000000]
+    [1577923200000000.0, 1577872800000000.0]
     """
 
     def __init__(self) -> None:
         self.kind: Kind | None = None
-        self.start_again()
-
-    def start_again(self) -> None:
-        self.least, self.most = None, None
+        self.least: float | None = None
+        self.most: float | None = None
         self._units = dict.fromkeys(_UNITS, 0)
         self._other = 0
-        self._example: dict[str, int] = {}
+        self._example: dict[str, float] = {}
         self._zoned: bool | None = None
 
     def read(self, time: pl.Series, path: Path, rows: np.ndarray) -> np.ndarray:
-        """Return a batch's times as int64 in the same order; `rows` are the row numbers in the file, from 0."""
-        if time.dtype == pl.String:
-            whole = time.cast(pl.Int64, strict=False)
-            time = whole if not whole.has_nulls() and self.kind in (None, "whole") else _stripped(time)
-        _refuse(time.is_null(), path, LACKS_TIME, rows)
+        """Return a batch's times as float64; `rows` are the row numbers in the file, from 0."""
+        text = _stripped(time) if time.dtype == pl.String else None
+        _refuse((time if text is None else text).is_null(), path, LACKS_TIME, rows)
         if not len(time):
-            return np.empty(0, dtype=np.int64)
-        if time.dtype == pl.String:
-            numbers = self._numbers(time, path, rows)
+            return np.empty(0)
+        if text is not None:
+            numbers = self._of_text(text, path, rows)
         elif time.dtype in (pl.Date, pl.Datetime):
-            fine = time.dtype == pl.Datetime and getattr(time.dtype, "time_unit", None) == "ns"
-            self._be("nanosecond" if fine else "instant", path, rows)
-            numbers = _instants_of(time, "ns" if self.kind == "nanosecond" else "us")
-        elif time.dtype.is_integer():
-            self._be("whole", path, rows)
-            numbers = time.cast(pl.Int64, strict=False)
-            _refuse(numbers.is_null(), path, "has a time beyond 2^63", rows)
-            if self.kind == "fraction":
-                _refuse_inexact(numbers, path, rows)
+            self._be("date", path, rows)
+            numbers = _instants_of(time)
         elif time.dtype.is_numeric():
-            self._be("fraction", path, rows)
-            numbers = time.cast(pl.Float64)
+            self._be("number", path, rows)
+            numbers = time
         else:
             raise UserError(f"{path}: the time column holds {time.dtype}: give numbers or ISO dates")
-        wrong = numbers.is_null() | numbers.is_nan() if numbers.dtype.is_float() else numbers.is_null()
-        _refuse(wrong, path, NO_TIME, rows)
-        values = numbers.to_numpy()
-        if self.kind in ("whole", "fraction"):
+        values = numbers.cast(pl.Float64).to_numpy()
+        _refuse(pl.Series(np.isnan(values)), path, NO_TIME, rows)
+        if self.kind == "number":
             self._look_at_units(values)
         least, most = values.min(), values.max()
         self.least = least if self.least is None else min(self.least, least)
         self.most = most if self.most is None else max(self.most, most)
-        return _ordered_bits(values.astype(np.float64)) if self.kind == "fraction" else values
+        return values
 
-    def _numbers(self, text: pl.Series, path: Path, rows: np.ndarray) -> pl.Series:
-        whole = text.cast(pl.Int64, strict=False)
-        if not whole.has_nulls():
-            self._be("whole", path, rows)
-        if whole.has_nulls() or self.kind == "fraction":
-            numbers = text.cast(pl.Float64, strict=False)
-            if self.kind in ("whole", "fraction") or not numbers.is_null().all():
-                wrong = numbers.is_null() | numbers.is_nan()
-                dates = wrong.any() and self._dates(text.filter(wrong), path).is_not_null().any()
-                _refuse(wrong, path, "has no number where other rows have one" if dates else NO_TIME, rows, text)
-                _refuse_inexact(whole, path, rows)
-                self._be("fraction", path, rows)
-                return numbers
-            instants = self._dates(text, path)
-            _refuse(instants.is_null(), path, NO_TIME, rows, text)
-            self._be("instant", path, rows)
-            return instants * 1000 if self.kind == "nanosecond" else instants
-        return whole
+    def _of_text(self, text: pl.Series, path: Path, rows: np.ndarray) -> pl.Series:
+        numbers = text.cast(pl.Float64, strict=False)
+        if self.kind == "number" or numbers.is_not_null().any():
+            wrong = numbers.is_null() | numbers.is_nan()
+            dates = wrong.any() and self._dates(text.filter(wrong), path).is_not_null().any()
+            _refuse(wrong, path, "has no number where other rows have one" if dates else NO_TIME, rows, text)
+            self._be("number", path, rows)
+            return numbers
+        instants = self._dates(text, path)
+        _refuse(instants.is_null(), path, NO_TIME, rows, text)
+        self._be("date", path, rows)
+        return instants
 
     def _be(self, kind: Kind, path: Path, rows: np.ndarray) -> None:
-        if self.kind in (None, kind) or _FINER.get(kind) == self.kind:
-            self.kind = kind if self.kind is None else self.kind
-        elif _FINER.get(self.kind) == kind:  # type: ignore[arg-type]
-            self.kind = kind
-            raise ReadAgain
-        else:
+        if self.kind not in (None, kind):
             raise UserError(
-                f"{path}: data row {rows[0] + 1} has {_said(kind)} as its time, but rows before it have "
-                f"{_said(self.kind)}: give one kind of times"
+                f"{path}: data row {rows[0] + 1} has a {kind} as its time, but rows before it have a {self.kind}: "
+                "give one kind of times"
             )
+        self.kind = kind
 
     def _dates(self, text: pl.Series, path: Path) -> pl.Series:
         """Microseconds since 1970. Only ISO dates: 02/01/2020 has two meanings, and a wrong one reorders histories."""
@@ -146,8 +123,8 @@ class Times:
         if len(mixed) > 1 and self._other * _FEW <= sum(self._units.values()):
             one, other = ((self._example[unit], self._units[unit], unit) for unit in mixed[:2])
             raise UserError(
-                f"{path} has times in {one[2]} ({one[0]}, {one[1]:,} rows) and in {other[2]} ({other[0]}, {other[1]:,} "
-                "rows): give all of them in one unit"
+                f"{path} has times in {one[2]} ({one[0]:.15g}, {one[1]:,} rows) and in {other[2]} ({other[0]:.15g}, "
+                f"{other[1]:,} rows): give all of them in one unit"
             )
 
     def refuse_equal(self, path: Path) -> None:
@@ -161,8 +138,8 @@ class Times:
     @property
     def unit(self) -> int | None:
         """How many of the times' steps are a second; None for numbers of which nobody knows what they count."""
-        if self.kind in ("instant", "nanosecond"):
-            return 10**6 if self.kind == "instant" else 10**9
+        if self.kind == "date":
+            return _OF_DATES
         known = [unit for unit, count in self._units.items() if count]
         return _UNITS[known[0]] if len(known) == 1 and not self._other else None
 
@@ -173,8 +150,7 @@ class Times:
         """
         if self.unit is None or self.most is None:
             raise ValueError("these times have no unit")
-        times = _numbers_of(values) if self.kind == "fraction" else values
-        ages = np.floor_divide(self.most, self.unit) - np.floor_divide(times, self.unit)
+        ages = np.floor_divide(self.most, self.unit) - np.floor_divide(values, self.unit)
         return np.minimum(ages, 2**32 - 1).astype(np.uint32)
 
     @property
@@ -186,7 +162,7 @@ class Times:
 
     def _said(self, value: float) -> str:
         if self.unit is None:
-            return f"{value:g}" if self.kind == "fraction" else f"{value}"
+            return f"{value:.15g}"
         moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=int(value) // self.unit)
         return moment.strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00")
 
@@ -197,31 +173,10 @@ def _stripped(text: pl.Series) -> pl.Series:
     return text.zip_with(text != "", pl.Series([None], dtype=pl.String))
 
 
-def _said(kind: Kind | None) -> str:
-    return "a date" if kind in ("instant", "nanosecond") else "a number"
-
-
-def _instants_of(time: pl.Series, unit: Literal["us", "ns"]) -> pl.Series:
+def _instants_of(time: pl.Series) -> pl.Series:
     if isinstance(time.dtype, pl.Datetime) and time.dtype.time_zone is not None:
         time = time.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-    return time.cast(pl.Datetime(unit)).to_physical()
-
-
-def _ordered_bits(values: np.ndarray) -> np.ndarray:
-    """Whole numbers in the order of float64 numbers."""
-    bits = (values + 0.0).view(np.int64)  # -0.0 is 0.0
-    return bits ^ ((bits >> 63) & np.int64(2**63 - 1))
-
-
-def _numbers_of(bits: np.ndarray) -> np.ndarray:
-    """The float64 numbers of `_ordered_bits`."""
-    return (bits ^ ((bits >> 63) & np.int64(2**63 - 1))).view(np.float64)
-
-
-def _refuse_inexact(whole: pl.Series, path: Path, rows: np.ndarray) -> None:
-    """As float64 such times become equal: one user's fraction would reorder another user's events."""
-    inexact = "has a time beyond 2^53, which is inexact beside times that are not 64-bit whole numbers"
-    _refuse(~whole.is_between(-(2**53), 2**53).fill_null(True), path, inexact, rows)
+    return time.cast(pl.Datetime("us")).to_physical()
 
 
 def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray, text: pl.Series | None = None) -> None:
