@@ -45,9 +45,8 @@ class Texts(RecordData):
         labels: the names of the classes as the column has them, in the order of their numbers. Public.
         user_column: the column of people; each is then the unit of privacy, and all of their records are clipped
             together.
-        tokenizer: the folder of a tokenizer that `transformers` saved, or a name on its hub; or a file of public text,
-            whose most frequent words get a row each. Null hashes words into rows.
-        words: rows of words, where they are hashed or come from public text.
+        tokenizer: the folder of a tokenizer that `transformers` saved, or a name on its hub. Null hashes words.
+        words: rows that words are hashed into.
         max_length: the most tokens of a text, or of a pair together; the rest is cut off.
         records_per_step: the most records of one person in a step, drawn anew in each; null for all of them.
         format: of the files, such as csv, jsonl or parquet; by default it is recognised. "glue" has no quotes.

@@ -14,7 +14,7 @@ import torch
 from dprec.data import PersonTextBatch, Texts
 from dprec.data.datasets.invented import invented_texts
 from dprec.data.labelled_texts.log import places
-from dprec.data.labelled_texts.tokens import HashedWords, PublicWords
+from dprec.data.labelled_texts.tokens import HashedWords
 from dprec.errors import UserError
 
 ROWS = pl.DataFrame(
@@ -79,10 +79,9 @@ def test_glue_files_keep_their_quotes(tmp_path: Path) -> None:
     labels = ["entailment", "not_entailment"]
     data = read(tmp_path / "train.tsv", format="glue", **settings, labels=labels, test_path=str(tmp_path / "train.tsv"))
     assert data.users == sum(map(len, data.test_dataloader())) == 40
-    words = HashedWords(500)
-    asked, answered = ([words.row(word) for word in text.split()] for text in ('what is " 7 ?', "it is 7 ."))
+    ((ids, _),) = HashedWords(500).read(['What is " 7 ?'], ["It is 7 ."], 128)
     batch = data.load().log.read(np.array([7]))
-    assert batch.ids.tolist() == [[1, *asked, 2, *answered, 2]]
+    assert batch.ids.tolist() == [ids]
     assert batch.segments.tolist() == [[0] * 7 + [1] * 5]
 
 
@@ -132,13 +131,10 @@ def test_a_text_is_padded_as_far_whoever_is_drawn_with_it(tmp_path: Path) -> Non
             assert any(own.shape[1] == len(row) and torch.equal(own[0], row) for own in alone.values())
 
 
-def test_the_words_of_a_public_text_are_said_to_be_public(tmp_path: Path) -> None:
-    public = tmp_path / "public.txt"
-    public.write_text("text text number of words never\n")
-    data = read(written(tmp_path), tokenizer=str(public))
-    assert data.assumptions[1:] == [f"the text in {public}, which the list of words is from"]
-    assert data.sizes["vocabulary"] == 4 + 5
-    assert PublicWords(public, 6).read(["Text, never seen"], None, 9) == [([1, 4, 3, 5, 3, 2], [0] * 6)]
+def test_a_long_text_is_cut_and_a_pair_at_its_longer_text(tmp_path: Path) -> None:
+    (ids, segments), *_ = HashedWords(100).read(["a " * 50], ["b " * 50], longest=10)
+    assert (len(ids), segments) == (10, [0] * 6 + [1] * 4)
+    assert read(written(tmp_path), max_length=8).load().log.lengths.max() == 8
 
 
 @pytest.mark.parametrize(

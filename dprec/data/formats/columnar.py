@@ -86,22 +86,17 @@ def _series(name: str, column: Any) -> pl.Series:
     if getattr(column.dtype, "kind", "O") in "iuf" and hasattr(column.dtype, "byteorder"):
         return pl.Series(name, column.to_numpy())
     values = [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
-    values = [_text_of(value) if isinstance(value, Decimal) else value for value in values]
     kinds = {type(value) for value in values if value is not None}
-    if len(kinds) <= 1:
+    if len(kinds) <= 1 and Decimal not in kinds:
         return pl.Series(name, values)
-    text: list[str | None] = [None] * len(values)  # each as in a column of its kind alone, whatever others' values are
-    for kind in kinds:
-        places = [place for place, value in enumerate(values) if type(value) is kind]
-        alike = pl.Series([values[place] for place in places])
-        if alike.dtype.is_nested():
-            raise UserError(f"{FRAME}: column '{name}' holds lists and single values: give one or the other")
-        for place, value in zip(places, alike.cast(pl.String), strict=True):
-            text[place] = value
-    return pl.Series(name, text, dtype=pl.String)
+    if kinds & {list, tuple, dict}:
+        raise UserError(f"{FRAME}: column '{name}' holds lists and single values: give one or the other")
+    return pl.Series(name, [value if value is None else _text_of(value) for value in values], dtype=pl.String)
 
 
-def _text_of(number: Decimal) -> str:
-    """A decimal by itself: polars would write all of a column with as many places as the longest."""
-    text = format(number, "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
+def _text_of(value: Any) -> str:
+    """A value as polars writes it in a column of its kind alone, whatever others' values are."""
+    if isinstance(value, Decimal):
+        text = format(value, "f")
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return str(value) if type(value) in (str, int) else str(pl.Series([value]).cast(pl.String)[0])

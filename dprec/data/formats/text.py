@@ -165,33 +165,16 @@ class Inter(TSV):
 
     name = "inter"
     endings = (".inter",)
-    _TYPES: ClassVar[dict[str, pl.DataType]] = {
-        "token": pl.String(),
-        "float": pl.Float64(),
-        "token_seq": pl.String(),
-        "float_seq": pl.String(),
-    }
+    _TYPED: ClassVar = re.compile(r"(?<=.):(token|float)(_seq)?(?=\t|$)")
 
     def recognises(self, start: Start) -> bool:
-        names = start.line.split("\t")
-        return super().recognises(start) or (len(names) > 1 and all(map(self._type, names)))
+        return super().recognises(start) or len(self._TYPED.findall(start.line)) == start.line.count("\t") + 1 > 1
 
     def names(self, part: Path) -> list[str]:
-        return [self._plain(name) for name in super().names(part)]
+        return [self._TYPED.sub("", name) for name in super().names(part)]
 
     def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:
-        return super().scan(part, wanted).rename(self._plain)
-
-    def types(self, part: Path) -> Types:
-        names = self._header(line_of(part))[1]
-        return {self._plain(name): self._TYPES[self._type(name)] for name in names if self._type(name)}
-
-    def _type(self, name: str) -> str:
-        kind = name.rpartition(":")[2]
-        return kind if ":" in name and kind in self._TYPES else ""
-
-    def _plain(self, name: str) -> str:
-        return name.rpartition(":")[0] if self._type(name) else name
+        return super().scan(part, wanted).rename(lambda name: self._TYPED.sub("", name))
 
 
 _EXAMPLE = '{"user_id": "a", "item_id": "b", "timestamp": 1588615855}'

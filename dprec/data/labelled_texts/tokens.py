@@ -1,7 +1,6 @@
 """From texts to tokens. Nothing is learnt from private texts: each text's tokens follow from that text alone.
 
 HashedWords   words, hashed into so many rows
-PublicWords   the most frequent words of a file of public text; all others share a row
 Pretrained    the tokenizer in a folder, as the `transformers` library writes it
 """
 
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,28 +34,14 @@ class Tokenizer(ABC):
         """Return each text's tokens, one to `longest`, which must leave room for what marks start and end."""
 
 
-class _Words(Tokenizer):
-    padding = PADDING
-
-    @abstractmethod
-    def row(self, word: str) -> int:
-        """Return the id of a word in lower case."""
-
-    def read(self, texts: Sequence[str], pairs: Sequence[str] | None, longest: int) -> list[Tokens]:
-        if pairs is None:
-            return [_marked(self._rows(text), None, longest) for text in texts]
-        return [_marked(self._rows(a), self._rows(b), longest) for a, b in zip(texts, pairs, strict=True)]
-
-    def _rows(self, text: str) -> list[int]:
-        return [self.row(word) for word in words_of(text)]
-
-
-class HashedWords(_Words):
+class HashedWords(Tokenizer):
     """Words and marks, hashed into rows of a table: needs no list of words, and so none that is public.
 
     >>> HashedWords(1000).read(["A cat.", "a"], None, longest=4)
     [([1, 516, 343, 2], [0, 0, 0, 0]), ([1, 516, 2], [0, 0, 0])]
     """
+
+    padding = PADDING
 
     def __init__(self, rows: int) -> None:
         if rows <= OTHERS + 1:
@@ -65,41 +49,25 @@ class HashedWords(_Words):
         self.size = rows
         self._known: dict[str, int] = {}
 
-    def row(self, word: str) -> int:
-        if word not in self._known:
+    def read(self, texts: Sequence[str], pairs: Sequence[str] | None, longest: int) -> list[Tokens]:
+        if pairs is None:
+            return [_marked(self._rows(text), None, longest) for text in texts]
+        return [_marked(self._rows(a), self._rows(b), longest) for a, b in zip(texts, pairs, strict=True)]
+
+    def _rows(self, text: str) -> list[int]:
+        words = words_of(text)
+        for word in set(words) - self._known.keys():
             self._known[word] = OTHERS + 1 + digest_of(word) % (self.size - OTHERS - 1)
-        return self._known[word]
-
-
-class PublicWords(_Words):
-    """The most frequent words of a public text, or the words of a list; all others share one row."""
-
-    def __init__(self, file: Path, rows: int) -> None:
-        try:
-            text = file.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"data.tokenizer names {file}, which cannot be read as text: {error}") from None
-        counts = Counter(words_of(text))
-        if not counts:
-            raise UserError(f"data.tokenizer names {file}, which holds no word: give public text, or a list of words")
-        frequent = sorted(counts, key=lambda word: (-counts[word], word))[: max(1, rows - OTHERS - 1)]
-        self.known = {word: row for row, word in enumerate(frequent, start=OTHERS + 1)}
-        self.size = OTHERS + 1 + len(frequent)
-        self.public = [f"the text in {file}, which the list of words is from"]
-
-    def row(self, word: str) -> int:
-        return self.known.get(word, OTHERS)
+        return [self._known[word] for word in words]
 
 
 class Pretrained(Tokenizer):
     """A tokenizer that was saved in a folder. `instead` says what else the setting takes that names it."""
 
-    def __init__(
-        self, folder: str, setting: str = "data.tokenizer", instead: str = ", a file of public text, or leave it out"
-    ) -> None:
+    def __init__(self, folder: str, setting: str = "data.tokenizer", instead: str = ", or leave it out") -> None:
         refuse_no_folder(folder, setting)
         place = Path(folder)
-        if place.is_dir() and not any(True for names in _OF_TOKENIZERS for _ in place.glob(names)):
+        if place.exists() and not any(True for names in _OF_TOKENIZERS for _ in place.glob(names)):
             raise UserError(f"{setting} {folder} holds no tokenizer: save one there with its save_pretrained{instead}")
         refuse_missing(["transformers"], f"{setting} {folder}", "text")
         from transformers import AutoTokenizer
@@ -126,10 +94,8 @@ class Pretrained(Tokenizer):
 
 
 def tokenizer_of(name: str | None, rows: int) -> Tokenizer:
-    """The tokenizer that a recipe names: none for hashed words, a file of public text, or a folder."""
-    if name is None:
-        return HashedWords(rows)
-    return PublicWords(Path(name), rows) if Path(name).is_file() else Pretrained(name)
+    """The tokenizer that a recipe names: none for hashed words, or a folder."""
+    return HashedWords(rows) if name is None else Pretrained(name)
 
 
 def words_of(text: str) -> list[str]:
