@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from dprec.data import Catalogue
+from dprec.data.draws.buckets import Buckets
 from dprec.data.draws.poisson import OneTarget
 from dprec.data.logs.histories import Histories, Interactions, visits
 from dprec.data.selection.catalogue import build_histories
 from dprec.data.selection.held_out import leave_one_out
-from dprec.data.selection.packing import RankingUsers, TrainingUsers, pack, padded, sampled
+from dprec.data.selection.packing import RankingUsers, TrainingUsers, padded, sampled
 from dprec.errors import UserError
 
 
@@ -144,15 +145,17 @@ def histories(*users):
     lengths=st.lists(st.integers(0, 30), max_size=40),
     tokens=st.integers(1, 100),
     most=st.one_of(st.none(), st.integers(1, 10)),
+    expected=st.integers(1, 1000),
 )
-def test_packs_are_a_partition_within_the_budget(lengths, tokens, most):
+def test_groups_are_a_partition_within_the_budget(lengths, tokens, most, expected):
     lengths = np.array(lengths, dtype=np.int64)
-    groups = pack(lengths, tokens, most)
-    assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
-    for group in groups:
-        assert len(group) == 1 or len(group) * lengths[group].max() <= tokens
-        assert len(group) <= (most or len(lengths))
-    assert [lengths[row] for group in groups for row in group] == sorted(lengths, reverse=True)
+    groups = Buckets(expected).groups(lengths, tokens, most)
+    assert sorted(row for rows, _ in groups for row in rows) == list(range(len(lengths)))
+    for rows, width in groups:
+        assert (lengths[rows] <= width).all()
+        assert len(rows) == 1 or len(rows) * width <= tokens
+        assert len(rows) <= (most or len(lengths))
+    assert [width for _, width in groups] == sorted((width for _, width in groups), reverse=True)
 
 
 def test_padded_rows():

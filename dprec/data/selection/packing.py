@@ -21,37 +21,8 @@ if TYPE_CHECKING:
     from dprec.data.selection.held_out import SplitHistories
 
 
-_WORTH_A_PASS = 1024  # tokens, padding included
-_LARGE = 1 << 16  # tokens: a budget for a GPU
 _MOST = 1 << 15  # users at once: torch's attention takes 65,535 on a GPU
 _SCORES = 2**24  # scores of one ranking batch, users x items: 64 MiB of float32
-
-
-def pack(lengths: np.ndarray, tokens: int, most: int | None = None) -> list[np.ndarray]:
-    """Cut rows into groups of similar length such that rows x longest length <= `tokens`.
-
-    Longest rows come first, ties in the given order. A row longer than the budget is a separate group; no group has
-    more than `most` rows. When a group has enough tokens for a pass, it takes no row shorter than half its longest, so
-    that it has little padding. Enough are 1,024, as suits a CPU, or a quarter of a budget as large as a GPU's.
-
-    >>> [group.tolist() for group in pack(np.array([2, 5, 1, 2]), tokens=6)]
-    [[1], [0, 3, 2]]
-    """
-    if tokens < 1:
-        raise UserError(f"data.tokens is {tokens}: give a micro-batch at least 1 token")
-    worth = tokens // 4 if tokens >= _LARGE else _WORTH_A_PASS
-    order = np.argsort(-lengths, kind="stable")
-    doubled = -2 * lengths[order].astype(np.int64)  # ascending, to be searched
-    groups = []
-    start = 0
-    while start < len(order):
-        longest = max(1, int(lengths[order[start]]))
-        rows = max(1, min(tokens // longest, most or len(order)))
-        similar = int(np.searchsorted(doubled, -longest, side="right")) - start
-        rows = min(rows, max(similar, -(-worth // longest)))
-        groups.append(order[start : start + rows])
-        start += rows
-    return groups
 
 
 def padded(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int | None = None) -> Tensor:
@@ -151,7 +122,8 @@ class RankingUsers(Dataset):
         self.firsts, self.ends = held.first[chosen], held.end[chosen]
         self.users = len(self.firsts)
         self.starts = split.histories.starts[held.users[chosen]]
-        self.groups = pack(self.firsts - self.starts, tokens, most=max(1, min(_MOST, _SCORES // items)))
+        buckets, at_once = Buckets(self.users), max(1, min(_MOST, _SCORES // items))
+        self.groups = [rows for rows, _ in buckets.groups(self.firsts - self.starts, tokens, at_once)]
 
     def __len__(self) -> int:
         return len(self.groups)

@@ -10,7 +10,6 @@ from torch.utils.data import Dataset
 
 from dprec.data.draws.buckets import Buckets
 from dprec.data.draws.poisson import DrawsOfUsers, batch_of
-from dprec.data.selection.packing import pack
 
 _STREAM = 0x7265636F726473  # keeps the draws of records apart from other draws from the same seed
 
@@ -80,7 +79,8 @@ class EvaluatedRecords(Dataset):
         if log.lengths is None:
             self.groups = [records[start : start + at_once] for start in range(0, len(records), at_once)]
         else:
-            self.groups = [records.start + group for group in pack(log.lengths[records.start : records.stop], at_once)]
+            groups = Buckets(len(records)).groups(log.lengths[records.start : records.stop], at_once)
+            self.groups = [records.start + rows for rows, _ in groups]
 
     def __len__(self) -> int:
         return len(self.groups)
