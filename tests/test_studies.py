@@ -18,7 +18,6 @@ import torch
 from scipy.special import ndtr
 
 from dprec import Clicks, Sequences, TextItems
-from dprec.auditing import theory
 from dprec.convex.losses import Logistic, minimum
 from tests.commands.support import ROOT, environment
 from tests.kernels.interpreter import outside
@@ -124,7 +123,7 @@ def test_excess_risks_are_above_the_least_there_is() -> None:
 
 @pytest.mark.full
 def test_eana_theorem(tmp_path: Path) -> None:
-    rows = run(tmp_path, "eana", "--picture", "picture.png")
+    rows, theory = run(tmp_path, "eana", "--picture", "picture.png"), load("eana")
     assert len(rows) == 15
     for row in rows:
         exact = theory.epsilon(theory.added, 1e-7, row["count"], row["sigma"], width=10.0)

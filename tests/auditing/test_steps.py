@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from dprec.accounting import composition as accounting
 from dprec.accounting.ledger import Event, Ledger
-from dprec.auditing import steps, theory
+from dprec.auditing import steps
 from dprec.auditing.evidence import at_least, audited_delta, chance, lower_bound
 from dprec.auditing.theory import group_epsilon, group_epsilons, most_exposed
 from tests.auditing.support import (
@@ -22,7 +22,9 @@ from tests.auditing.support import (
     same_noise_every_step,
     watch,
 )
+from tests.studies import load
 
+theory = load("eana")
 T, M, RATE = 60, 400, 0.2
 
 
