@@ -20,6 +20,8 @@ Model = TypeVar("Model", bound="Estimator")
 class Estimator:
     """A linear model with the interface of scikit-learn: nothing is checked or computed before `fit`.
 
+    A subclass is a dataclass whose fields are its arguments.
+
     A row longer than `norm` is scaled down, in `fit` and in `predict`.
     """
 
@@ -50,11 +52,6 @@ class Estimator:
                 )
             setattr(self, name, value)
         return self
-
-    def __repr__(self) -> str:
-        defaults = {name: p.default for name, p in inspect.signature(type(self).__init__).parameters.items()}
-        given = {name: value for name, value in self.get_params().items() if value != defaults[name]}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
     def _refuse_words(self) -> None:
         """Refuse arguments that are no numbers where numbers are asked for."""

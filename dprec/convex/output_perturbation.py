@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from dprec.errors import UserError
 Model = TypeVar("Model", bound="OutputPerturbation")
 
 
+@dataclass(eq=False)
 class OutputPerturbation(Estimator):
     """The regularised minimum plus noise, projected in ℓ∞ onto the ball that holds every such minimum.
 
@@ -51,29 +53,16 @@ class OutputPerturbation(Estimator):
     (array([1, 0]), '(1, 1e-06)-differential privacy per record,')
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        sparsity: int = 1,
-        regularization: float | None = None,
-        scale: float = 1.0,
-        loss: str = "logistic",
-        norm: float = 1.0,
-        target_bound: float = 1.0,
-        tolerance: float = 0.01,
-        seed: int | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.sparsity = sparsity
-        self.regularization = regularization
-        self.scale = scale
-        self.loss = loss
-        self.norm = norm
-        self.target_bound = target_bound
-        self.tolerance = tolerance
-        self.seed = seed
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    sparsity: int = 1
+    regularization: float | None = None
+    scale: float = 1.0
+    loss: str = "logistic"
+    norm: float = 1.0
+    target_bound: float = 1.0
+    tolerance: float = 0.01
+    seed: int | None = None
 
     def fit(self: Model, features: Any, targets: Any) -> Model:
         """Learn from a row for each record and its target; return self."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ Model = TypeVar("Model", bound="BiasReducedSGD")
 STEP_SHARE, STEP_DELTA_SHARE, CALLS = 8, 4, 4  # the paper's step has (ε/8, δ/4), each of its calls a quarter of that
 
 
+@dataclass(eq=False)
 class BiasReducedSGD(Estimator):
     """Stochastic descent along bias-reduced private gradients, until the budget is spent.
 
@@ -69,39 +71,21 @@ class BiasReducedSGD(Estimator):
     ((4,), True, True)
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        sparsity: int = 1,
-        loss: str = "logistic",
-        estimator: str = "projection",
-        step_epsilon: float | None = None,
-        learning_rate: float | None = None,
-        scale: float = 1.0,
-        radius: float | None = None,
-        max_steps: int = 500,
-        stopping: str = "ledger",
-        failure: float | None = None,
-        norm: float = 1.0,
-        target_bound: float = 1.0,
-        seed: int | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.sparsity = sparsity
-        self.loss = loss
-        self.estimator = estimator
-        self.step_epsilon = step_epsilon
-        self.learning_rate = learning_rate
-        self.scale = scale
-        self.radius = radius
-        self.max_steps = max_steps
-        self.stopping = stopping
-        self.failure = failure
-        self.norm = norm
-        self.target_bound = target_bound
-        self.seed = seed
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    sparsity: int = 1
+    loss: str = "logistic"
+    estimator: str = "projection"
+    step_epsilon: float | None = None
+    learning_rate: float | None = None
+    scale: float = 1.0
+    radius: float | None = None
+    max_steps: int = 500
+    stopping: str = "ledger"
+    failure: float | None = None
+    norm: float = 1.0
+    target_bound: float = 1.0
+    seed: int | None = None
 
     def fit(self: Model, features: Any, targets: Any) -> Model:
         """Learn from a row for each record and its target; return self."""
