@@ -155,6 +155,32 @@ def drawn_rows(n: int, d: int, s: int, rng: np.random.Generator, missing: float 
     return sparse.csr_array((np.full(n * s, s**-0.5), values.ravel(), np.arange(0, n * s + 1, s)), shape=(n, d))
 
 
+def block_records(
+    records: int, dimension: int, sparsity: int, rng: np.random.Generator, bias: float = 1.0
+) -> sparse.csr_array:
+    """Return rows of norm 1 with `sparsity` entries ±1/√s, each within one of the blocks, which have equally many rows.
+
+    The lower bounds of Ghazi, Guzmán, Kamath, Kumar and Manurangsi (2024) come from such block-diagonal data: what is
+    hard in s dense coordinates is hard in every block at once. A block has signs of its own, drawn once; an entry has
+    its block's sign with probability (1 + bias) / 2. With a bias of 1 all rows of a block are alike, and the mean of
+    all has the largest ℓ1-norm that such rows can have, √s.
+
+    >>> rows = block_records(6, 7, 2, np.random.default_rng(0))
+    >>> rows.shape, rows.nnz, float(abs(rows.mean(axis=0)).sum().round(6))
+    ((6, 7), 12, 1.414214)
+    """
+    blocks = dimension // sparsity
+    if not 1 <= sparsity <= dimension or records < 1 or not 0 <= bias <= 1:
+        raise ValueError(f"{records} records, {sparsity} of {dimension} entries and a bias of {bias} make no blocks")
+    signs = rng.choice((-1.0, 1.0), size=(blocks, sparsity))
+    block = np.arange(records) % blocks
+    kept = np.where(rng.random((records, sparsity)) < (1 + bias) / 2, 1.0, -1.0)
+    values = signs[block] * kept / np.sqrt(sparsity)
+    places = block[:, None] * sparsity + np.arange(sparsity)
+    starts = np.arange(0, records * sparsity + 1, sparsity)
+    return sparse.csr_array((values.ravel(), places.ravel(), starts), shape=(records, dimension))
+
+
 def drawn_mean(n: int, d: int, s: int, rng: np.random.Generator, missing: float = MISSING) -> np.ndarray:
     """Return the mean (d,) of n such records."""
     counts = np.concatenate([rng.multinomial(n, chances(d // s, missing)) for _ in range(s)])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from scipy import optimize, sparse
@@ -99,30 +97,24 @@ class Sigmoid:
 
 ConvexLoss = Logistic | Squared  # the losses whose minimum can be found and checked
 Loss = ConvexLoss | Sigmoid
-Found = TypeVar("Found", bound=Loss)
 
 
 def find_loss(name: str, target_bound: float) -> Loss:
     """Return the loss of this name."""
-    return _named(name, (*_convex_losses(target_bound), Sigmoid()))
+    if not (math.isfinite(target_bound) and target_bound > 0):
+        raise UserError(f"target_bound is {target_bound}: give the largest absolute value of a target, above 0")
+    losses: dict[str, Loss] = {loss.name: loss for loss in (Logistic(), Squared(target_bound), Sigmoid())}
+    if name not in losses:
+        raise UserError(f"loss is '{name}': give one of {', '.join(losses)}")
+    return losses[name]
 
 
 def find_convex_loss(name: str, target_bound: float) -> ConvexLoss:
-    """Return the convex loss of this name."""
-    return _named(name, _convex_losses(target_bound))
-
-
-def _convex_losses(target_bound: float) -> tuple[ConvexLoss, ...]:
-    if not (math.isfinite(target_bound) and target_bound > 0):
-        raise UserError(f"target_bound is {target_bound}: give the largest absolute value of a target, above 0")
-    return Logistic(), Squared(target_bound)
-
-
-def _named(name: str, losses: Sequence[Found]) -> Found:
-    for loss in losses:
-        if loss.name == name:
-            return loss
-    raise UserError(f"loss is '{name}': give one of {', '.join(loss.name for loss in losses)}")
+    """Return the loss of this name, if its minimum can be found."""
+    loss = find_loss(name, target_bound)
+    if isinstance(loss, Sigmoid):
+        raise UserError(f"loss is '{name}', which is not convex: give {Logistic.name} or {Squared.name}")
+    return loss
 
 
 def bounded_targets(targets: object, records: int, loss: Loss) -> np.ndarray:
@@ -138,36 +130,6 @@ def bounded_targets(targets: object, records: int, loss: Loss) -> np.ndarray:
     if not np.isin(found, (0.0, 1.0)).all():
         raise UserError(f"loss '{loss.name}' takes only targets 0 and 1: give these, or loss='squared'")
     return found
-
-
-# Sparse records whose mean is hard to release: blocks of coordinates, each with a hard dense data set of its own.
-#
-# The lower bounds of Ghazi, Guzmán, Kamath, Kumar and Manurangsi (2024) come from such block-diagonal data: a record,
-# which lies in one block, has s entries, and what is hard in s dense coordinates is hard in every block at once.
-
-
-def block_records(
-    records: int, dimension: int, sparsity: int, rng: np.random.Generator, bias: float = 1.0
-) -> sparse.csr_array:
-    """Return rows of norm 1 with `sparsity` entries ±1/√s, each within one of the blocks, which have equally many rows.
-
-    A block has signs of its own, drawn once; an entry has its block's sign with probability (1 + bias) / 2. With a bias
-    of 1 all rows of a block are alike, and the mean of all has the largest ℓ1-norm that such rows can have, √s.
-
-    >>> rows = block_records(6, 7, 2, np.random.default_rng(0))
-    >>> rows.shape, rows.nnz, float(abs(rows.mean(axis=0)).sum().round(6))
-    ((6, 7), 12, 1.414214)
-    """
-    blocks = dimension // sparsity
-    if not 1 <= sparsity <= dimension or records < 1 or not 0 <= bias <= 1:
-        raise ValueError(f"{records} records, {sparsity} of {dimension} entries and a bias of {bias} make no blocks")
-    signs = rng.choice((-1.0, 1.0), size=(blocks, sparsity))
-    block = np.arange(records) % blocks
-    kept = np.where(rng.random((records, sparsity)) < (1 + bias) / 2, 1.0, -1.0)
-    values = signs[block] * kept / np.sqrt(sparsity)
-    places = block[:, None] * sparsity + np.arange(sparsity)
-    starts = np.arange(0, records * sparsity + 1, sparsity)
-    return sparse.csr_array((values.ravel(), places.ravel(), starts), shape=(records, dimension))
 
 
 @dataclass(frozen=True)

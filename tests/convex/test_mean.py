@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog, minimize
 
 from dprec.convex import private_mean
-from dprec.convex.losses import block_records
 from dprec.convex.release.measurements import (
     CosineDesign,
     Design,
@@ -32,7 +31,7 @@ from tests.convex.support import sparse_rows
 from tests.studies import load
 
 study = load("convex")
-drawn_mean, drawn_rows, error = study.drawn_mean, study.drawn_rows, study.error
+block_records, drawn_mean, drawn_rows, error = study.block_records, study.drawn_mean, study.drawn_rows, study.error
 
 
 @settings(max_examples=60, deadline=None)

@@ -139,7 +139,7 @@ def test_it_predicts_and_says_what_it_guarantees() -> None:
     [
         ({"epsilon": -1.0}, "epsilon is -1.0"),
         ({"loss": "hinge"}, "loss is 'hinge': give one of logistic, squared"),
-        ({"loss": "sigmoid"}, "loss is 'sigmoid': give one of logistic, squared"),
+        ({"loss": "sigmoid"}, "loss is 'sigmoid', which is not convex: give logistic or squared"),
         ({"regularization": 0.0}, "regularization is 0.0"),
         ({"scale": 0.0}, "scale is 0.0"),
         ({"tolerance": math.inf}, "tolerance is inf"),
