@@ -91,8 +91,9 @@ def short(error: Exception, parser: jsonargparse.ArgumentParser | None = None) -
     telling = [line for line in lines if line.startswith(("Parser key", "Option", "Subtypes", "Given value:"))]
     for place, line in enumerate(lines):
         if line.startswith("- Problem"):  # with a class that was named, and the next line says what
-            return " ".join([lines[0], line.strip("- "), lines[min(place + 1, len(lines) - 1)]])
-    return re.sub(r'^Parser key "([^"]+)":', r"\1:", " ".join(lines if len(lines) <= 3 else telling[:3]))
+            telling = [lines[0], line.strip("- "), *lines[place + 1 : place + 2]]
+            break
+    return " ".join(lines if len(lines) <= 3 else telling[:3]).replace(f'Parser key "{key}":', f"{key}:", 1)
 
 
 def add_recipes(parser: jsonargparse.ArgumentParser) -> None:

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 import jsonargparse
-import yaml
 
 from dprec.cli.arguments import short
 from dprec.cli.recipe import GROUPS, TOP_LEVEL, is_own, named, normal, within, without_gone
@@ -20,8 +19,6 @@ from dprec.lightning import kinds
 from dprec.models.adapted import adapted, fits
 from dprec.models.learning.kept import path_of
 from dprec.models.learning.learner import Learner
-
-SHORT = 8  # a list of classes, to be told in one line
 
 
 def refuse_foreign(settings: Any, where: str, trusted: Sequence[str] = ()) -> None:
@@ -57,11 +54,7 @@ def resolve(base: type, name: str, where: str) -> type:
         if name not in known:
             lower = {key.lower(): key for key in known}
             close = difflib.get_close_matches(name.lower(), lower, n=1)
-            ours = sorted(key for key, cls in known.items() if _ours(cls) and not unwritten(cls))
-            listed = f"give one of {', '.join(ours)}, or" if 0 < len(ours) <= SHORT else "give"
-            hint = (
-                f"did you mean {lower[close[0]]}?" if close else f"{listed} its dotted path, such as my_module.MyModel"
-            )
+            hint = f"did you mean {lower[close[0]]}?" if close else "give its dotted path, such as my_module.MyModel"
             raise UserError(f"{where}: unknown class {name!r}; {hint}")
         found = known[name]
     if not isinstance(found, type) or not issubclass(found, base):
@@ -75,36 +68,18 @@ def resolve(base: type, name: str, where: str) -> type:
     return found
 
 
-def refuse_unknown(base: type, value: Any, where: str) -> None:
-    """Refuse names of classes that are no subclasses of ``base``, in one setting of one or of several, YAML or read.
+def named_wrongly(base: type, error: Exception) -> str:
+    """Return a hint by a parser's message: what is almost the name of a subclass of ``base``, or of its argument.
 
     >>> from dprec.sparsity.rows.kinds import Strategy
-    >>> refuse_unknown(Strategy, "[AdaFEST, FESTT]", "command line: privacy.sparsity")
-    Traceback (most recent call last):
-    dprec.errors.UserError: command line: privacy.sparsity: unknown class 'FESTT'; did you mean FEST?
+    >>> named_wrongly(Strategy, ValueError("Expected a dot import path string: FESTT"))
+    '; did you mean FEST?'
     """
-    if isinstance(value, str):
-        try:
-            value = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(
-                f"{where} is {value!r}, which is not valid YAML: look for a bracket that is left open"
-            ) from None
-    for one in value if isinstance(value, list) else [value]:
-        name = one.get("class_path") if isinstance(one, Mapping) else one
-        if one is not None and not isinstance(name, str):
-            raise UserError(f"{where}: {one!r} is not the name of a class")
-        if one is not None and not isinstance(one, Mapping):
-            resolve(base, one, where)
-        if not isinstance(one, Mapping):
-            continue
-        known = parameters(resolve(base, str(name), where))
-        if set(one) - {"class_path", "init_args"}:
-            raise UserError(f"{where}: put the arguments of {name} under init_args, beside class_path")
-        for unknown in [key for key in one.get("init_args") or {} if key not in known]:
-            close = difflib.get_close_matches(unknown, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"{name} takes {', '.join(known)}"
-            raise UserError(f"{where}: unknown key {unknown!r}; {hint}")
+    kinds = {cls.__name__: cls for cls in _subclasses(base) if not unwritten(cls)}
+    names = {*kinds, *(name for cls in kinds.values() for name in parameters(cls))}
+    words = [word for word in str(error).replace("'", " ").split() if word not in names]
+    close = [match for word in words for match in difflib.get_close_matches(word, names, n=1, cutoff=0.8)]
+    return f"; did you mean {close[0]}?" if close else f"; give one of {', '.join(sorted(kinds))}"
 
 
 def _import(name: str, where: str) -> Any:
@@ -121,13 +96,7 @@ def _import(name: str, where: str) -> Any:
             f"{where}: no module {error.name!r} for the class {name}; run from the folder that holds it"
         ) from None
     if not hasattr(module, attribute):
-        # A package that loads its classes on demand lists them in __all__ alone.
-        names = [
-            key
-            for key in getattr(module, "__all__", None) or list(vars(module))
-            if isinstance(getattr(module, key, None), type)
-        ]
-        close = difflib.get_close_matches(attribute, names, n=1)
+        close = difflib.get_close_matches(attribute, dir(module), n=1)
         hint = f"did you mean {close[0]}?" if close else "look for a typo"
         raise UserError(f"{where}: {module_name} has no class {attribute!r}; {hint}")
     return getattr(module, attribute)
@@ -267,14 +236,9 @@ def check(key: str, classes: Mapping[str, type], where: str) -> None:
 
 
 def _meant(key: str, options: list[str]) -> str | None:
+    """The option whose last name is closest, and of several the one closest as a whole."""
     name = key.rpartition(".")[2]
     name = SYNONYMS.get(name, name)
-    same_name = [option for option in options if option.rpartition(".")[2] == name]
-    if same_name:
-        return difflib.get_close_matches(key, same_name, n=1, cutoff=0.0)[0]
-    close = difflib.get_close_matches(key, options, n=1, cutoff=0.7)
-    if close:
-        return close[0]
-    names = {option.rpartition(".")[2]: option for option in options}
-    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.75)
-    return names[near[0]] if near else None
+    close = difflib.get_close_matches(name, {option.rpartition(".")[2] for option in options}, n=1, cutoff=0.7)
+    of_this_name = [option for option in options if option.rpartition(".")[2] in close]
+    return next(iter(difflib.get_close_matches(key, of_this_name, n=1, cutoff=0.0)), None)

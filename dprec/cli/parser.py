@@ -13,7 +13,7 @@ import yaml
 
 import dprec.sparsity  # noqa: F401  so that recipes can use bare names of strategies
 from dprec.cli.arguments import CommandLine, short
-from dprec.cli.classes import check, from_data, parameters, refuse_unknown, resolve
+from dprec.cli.classes import check, from_data, named_wrongly, parameters, resolve
 from dprec.cli.recipe import GROUPS, flatten, normal, read_recipe
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
@@ -157,7 +157,8 @@ def parse(line: CommandLine) -> Settings:
     try:
         config = parser.parse_args(args)
     except jsonargparse.ArgumentError as error:
-        raise UserError(short(error, parser)) from None
+        meant = named_wrongly(Strategy, error) if STRATEGIES in str(error) else ""
+        raise UserError(short(error, parser) + meant) from None
     tree = yaml.safe_load(parser.dump(config, skip_none=False))
     for key in ("config", "out"):
         tree.pop(key, None)
@@ -184,20 +185,11 @@ def _layers(line: CommandLine) -> tuple[dict[str, Any], dict[str, type], list[tu
     for path in line.recipes:
         layer = dict(flatten(read_recipe(path)))
         recipe = _layer(layer, recipe, classes, path) | layer
-        refuse_unknown(Strategy, layer.get(STRATEGIES), f"{path}: {STRATEGIES}")
     given = [(key, with_own_names(value)) for key, value in line.overrides]
     last = max((place for place, (key, value) in enumerate(given) if _is_null(key, {key: value})), default=0)
     given = [pair for place, pair in enumerate(given) if place >= last or not pair[0].startswith("privacy.")]
     overrides = {normal(key): value for key, value in given}
     recipe = _layer(overrides, recipe, classes, "command line")
-    strategy: Any = recipe.get(STRATEGIES)
-    for key, value in given:
-        name = key.removeprefix(f"{STRATEGIES}.").removeprefix("init_args.")
-        if key in (STRATEGIES, f"{STRATEGIES}.class_path"):
-            strategy = value
-            refuse_unknown(Strategy, value, f"command line: {key}")
-        elif key.startswith(f"{STRATEGIES}.") and isinstance(strategy, str):
-            refuse_unknown(Strategy, {"class_path": strategy, "init_args": {name: value}}, "command line")
     asked = {key.partition(".")[0] for key in (*recipe, *overrides) if not _is_null(key, {**recipe, **overrides})}
     if "privacy" not in asked:
         del classes["privacy"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,56 +20,31 @@ GONE = {"shard_tables": False, "tables_on": "device"}
 OF_LENGTH = ("max_steps", "max_epochs", "check_val_every_n_epoch")  # the trainer's, which need no trainer
 
 
-def load_recipe(text: str, path: str) -> Any:
-    """The result of `yaml.safe_load`; refuses a key that is given twice, and an empty privacy block.
+class RecipeLoader(yaml.SafeLoader):
+    """Loads YAML, and refuses a key that a block gives twice, and an empty privacy block."""
 
-    >>> load_recipe("seed: 3\\nprivacy: null", "a.yaml")
-    {'seed': 3, 'privacy': None}
-    """
-    loader = yaml.SafeLoader(text)
-    try:
-        root = loader.get_single_node()
-        if root is None:
-            return None
-        _refuse_repeated(root, path, set())
-        if isinstance(root, yaml.MappingNode):
-            for key, value in root.value:
-                # `privacy: null` is a decision; an empty block may be one whose lines are commented out.
-                if key.value == "privacy" and value.value in ("", []):
-                    raise UserError(
-                        f"{path}: the privacy block is empty: give privacy.epsilon, or write `privacy: null` "
-                        "to train without privacy"
-                    )
-        return loader.construct_document(root)
-    finally:
-        loader.dispose()
-
-
-def _refuse_repeated(node: yaml.Node, path: str, visited: set[int]) -> None:
-    if id(node) in visited:  # an alias
-        return
-    visited.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _refuse_repeated(value, path, visited)
-    if isinstance(node, yaml.MappingNode):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in lines:
-                    raise UserError(
-                        f"{path} gives {key.value!r} twice in one block (lines {lines[key.value]} and {line}): keep one"
-                    )
+            if isinstance(key, yaml.ScalarNode) and key.value in lines:
+                both = f"lines {lines[key.value]} and {line}"
+                raise UserError(f"{self.name} gives {key.value!r} twice in one block ({both}): keep one")
+            if key.value == "privacy" and value.value in ("", []):  # perhaps its lines are commented out
+                raise UserError(
+                    f"{self.name}: the privacy block is empty: give privacy.epsilon, or write `privacy: null` "
+                    "to train without privacy"
+                )
+            if isinstance(key, yaml.ScalarNode):
                 lines[key.value] = line
-            _refuse_repeated(value, path, visited)
+        return super().construct_mapping(node, deep)
 
 
 def read_recipe(path: str) -> dict[str, Any]:
     """The settings that a file holds, as it has them: nothing is looked up or imported."""
     try:
         with open(path, encoding="utf-8") as file:
-            recipe = load_recipe(file.read(), path)
+            recipe = yaml.load(file, RecipeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(recipe, dict):
@@ -143,6 +119,22 @@ def named(settings: Any) -> Iterator[str]:
     elif isinstance(settings, (list, tuple)):
         for value in settings:
             yield from named(value)
+
+
+def refuse_misspelt(line: CommandLine) -> None:
+    """Refuse keys almost as a group's or a setting's outside of all, which needs no class and so no import.
+
+    >>> refuse_misspelt(CommandLine.read(["--trainr.max_steps", "3"]))
+    Traceback (most recent call last):
+    dprec.errors.UserError: command line: unknown key 'trainr.max_steps'; did you mean trainer.max_steps?
+    """
+    keys = [("command line", key) for key, _ in line.overrides]
+    keys += [(path, key) for path in line.recipes for key in read_recipe(path)]
+    for where, key in keys:
+        first, dot, rest = key.partition(".")
+        close = difflib.get_close_matches(first.rstrip("+"), (*TOP_LEVEL, *GROUPS), n=1, cutoff=0.7)
+        if close and close[0] != first.rstrip("+"):
+            raise UserError(f"{where}: unknown key {key!r}; did you mean {close[0]}{dot}{rest}?")
 
 
 def needs_no_lightning(line: CommandLine) -> bool:
