@@ -65,13 +65,14 @@ def select_users(batch: Any, users: Sequence[int]) -> Any:
     """Return the batch that these users alone would be, in this order."""
     if selects(batch):
         return batch.select(users)
-    return tree_map(lambda leaf: _select(leaf, users), batch)
+    places = torch.tensor(users)  # once for all tensors
+    return tree_map(lambda leaf: _select(leaf, users, places), batch)
 
 
-def _select(leaf: Any, users: Sequence[int]) -> Any:
-    """Return these users' part of what is no list, tuple or dict."""
+def _select(leaf: Any, users: Sequence[int], places: Tensor) -> Any:
+    """Return these users' part, at these places, of what is no list, tuple or dict."""
     if isinstance(leaf, Tensor):
-        return leaf[list(users)] if leaf.dim() else leaf
+        return leaf[places.to(leaf.device)] if leaf.dim() else leaf
     if is_dataclass(leaf) and not isinstance(leaf, type):
         return replace(leaf, **{f.name: select_users(getattr(leaf, f.name), users) for f in fields(leaf) if f.init})
     if isinstance(leaf, (dict, UserDict)):  # of a class of its own, such as transformers' BatchEncoding
