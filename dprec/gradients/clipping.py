@@ -17,6 +17,7 @@ from dprec.gradients import norms
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.building import precision
+from dprec.gradients.contributions.placed import in_parts
 from dprec.gradients.joint import (
     PART,
     READS,
@@ -241,6 +242,7 @@ def _clip(
     clipping: Clipping,
 ) -> ClippedUsers:
     by_kernels = kernels_fit(losses)
+    contributions, sums, parts = in_parts(contributions, sums)
     to_build = norms.to_be_built(contributions)
     swept = _swept(to_build, sums, losses.shape[0], by_kernels)
     rest = {name: uses for name, uses in contributions.items() if name != swept}
@@ -259,6 +261,8 @@ def _clip(
         for use in chain.from_iterable(joint.contributions.values()):
             use.forget(broken)
     _add_scaled(joint, scale, by_kernels)
+    for own, part in parts:
+        part += own
     return ClippedUsers(told.to(losses.dtype), norm, scale, left_out)
 
 

@@ -42,8 +42,8 @@ from dprec.gradients.uses.expression import (
     attributed,
     copied_from,
     express,
-    expression_of,
-    factor_of,
+    follows_by_number,
+    ids_of,
     sources_of,
 )
 from dprec.gradients.uses.low_precision import OwnPrecision, in_full
@@ -54,6 +54,7 @@ CHECKPOINT = (
     "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
     "not seen: leave it out and make micro-batches smaller"
 )
+WIDE = (torch.float32, torch.float64)
 OF_VECTORS = frozenset((F.linear, F.layer_norm, F.rms_norm))  # the last dimensions of a tensor
 SIZES = frozenset(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad"))
 Read: TypeAlias = "Callable[[Mapping[str, Tensor | None]], None]"  # of parameters, the ids read; None: all of one
@@ -214,8 +215,7 @@ class Tape(AsWritten):
 
     def ids_of(self, value: Tensor) -> Tensor | None:
         """Return the ids at which an expression reads its parameter, if that is what it does."""
-        expression = expression_of(value)
-        return None if expression is None or expression.transpose else expression.ids
+        return ids_of(value)
 
     def made(self, what: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """Return what several operations need and the first of them makes."""
@@ -396,23 +396,20 @@ class Tape(AsWritten):
                 f"losses(batch) writes what follows from another parameter into '{self.name_of(changed[0])}', or into "
                 f"what follows from it, by {operation_name(func)}: write it out of place"
             )
-        before, ids = expression_of(used[0]), self.ids_of(used[0])
+        first = used[0]
         transpose = (
             operation_name(func) in ("T", "mT", "t", "transpose")
-            and used[0].dim() == 2
-            and (result.shape, result.stride()) == (used[0].shape[::-1], used[0].stride()[::-1])  # not transpose(0, 0)
-            and (id(used[0]) in self._names or ids is not None)
+            and first.dim() == 2
+            and (result.shape, result.stride()) == (first.shape[::-1], first.stride()[::-1])  # not transpose(0, 0)
         )
-        factor = 1.0 if transpose else factor_of(func, args, kwargs, used)
+        by_number = len(used) == 1 and follows_by_number(func, args)
         for leaf in tree_leaves(result):
             # Such as of `weight.float()`, where there was nothing to do.
             if not isinstance(leaf, Tensor) or any(leaf is value for value in used):
                 continue
-            own = Expression(tuple(sources.values()), transpose, one=copied_from(func, used[0], leaf))
-            same = transpose or (leaf.shape == used[0].shape and leaf.dtype == used[0].dtype)
-            if before is not None and ids is not None and factor is not None and same:
-                own = own._replace(ids=ids, factor=before.factor * factor)
-            express(leaf, own)
+            same = by_number and leaf.shape == first.shape and leaf.dtype == first.dtype in WIDE
+            base = first if transpose or same else None
+            express(leaf, Expression(tuple(sources.values()), base, transpose, one=copied_from(func, first, leaf)))
         return result
 
 

@@ -226,6 +226,22 @@ def penalised(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
     return m.mix(x) + total
 
 
+def parts(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    """Of two layers of three experts; of columns, some of them twice; and of a part that is moved and looked up."""
+    for layer in range(2):
+        each = [m.deep[layer][expert] @ (m.deep[layer, expert].t() @ x.mT).tanh() for expert in range(3)]
+        x = x + (torch.stack(each).sum(0) + m.shift[layer]).mT / 9
+    left, right = m.wide.chunk(2, 1)
+    return (x @ left).tanh() @ right.T + x * m.over[:, 1:5] + x * m.over[:, 2:] + m.wide[:, 5] + m.deep[0][1][ids % 4]
+
+
+def bent(m: Any, x: Tensor, ids: Tensor) -> Tensor:
+    """Of one position beside rows that the user reads, of several positions, and of rows that all users read."""
+    scores = x[:, 0] @ F.softplus(m.rows.relu() * 2 - 0.1).T
+    every = x @ m.one.sigmoid().T + m.rows[ids].sum(2, keepdim=True)
+    return torch.cat([scores, every.flatten(1), (x * m.one.exp()[ids] + x * m.more.tanh()[torch.arange(1)]).sum(1)], 1)
+
+
 EXACT: dict[str, Form] = {
     "`nn.MultiheadAttention`, causal and padding masks": Form(
         lambda m, x, ids: attend(m, x, ids) + attend(m, x, ids, need_weights=False),
@@ -251,6 +267,12 @@ EXACT: dict[str, Form] = {
     ),
     "the same, scaled and transposed before `[0]` and `chunk`": Form(
         of_one_map_apart, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
+    ),
+    "parts of one parameter, `p[i][j]`, `p[:, k]`, `p.chunk(n, 1)`": Form(
+        parts, lambda: {"deep": p(2, 3, DIM, DIM), "shift": p(2, DIM, 1), "wide": p(DIM, 2 * DIM), "over": p(LENGTH, 6)}
+    ),
+    "a function of a whole table, `table.relu()[ids]`, `x @ table.relu().T`": Form(
+        bent, lambda: {"rows": p(ITEMS, DIM), "one": p(ITEMS, DIM), "more": p(3, DIM)}
     ),
     "a parameter as attention mask": Form(
         lambda m, x, ids: F.scaled_dot_product_attention(*[x.unsqueeze(1).expand(-1, 2, -1, -1)] * 3, attn_mask=m.bias),

@@ -81,10 +81,6 @@ class Contribution(ABC):
         """Return the contribution to a table, if this is the one to its rows at `ids`; None leaves that to autograd."""
         return None
 
-    def times(self, factor: float) -> Contribution | None:
-        """Return the contribution to what was multiplied by a number; None leaves that to autograd."""
-        return None
-
     def numbers(self) -> list[Tensor]:
         """Return tensors of the kind that are added up: where it is carried back, those of its parameter."""
         return [v for v in vars(self).values() if isinstance(v, Tensor) and v.is_floating_point()]

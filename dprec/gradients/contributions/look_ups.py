@@ -108,9 +108,6 @@ class Rows(LookUp):
         reads = all_of(Rows, others)
         return None if reads is None else lambda: sample_norms.rows(*joined([self, *reads]))
 
-    def times(self, factor: float) -> Rows:
-        return Rows(self.ids, self.values * factor)
-
     def only(self, rows: Tensor) -> Rows:
         return Rows(self.ids, zeroed(self.values, ~is_among(self.ids, rows)))
 
@@ -227,9 +224,6 @@ class SharedRows(OfProducts, LookUp):
         shared = [self, *(use for use in others if isinstance(use, SharedRows))]
         own = [use for use in others if isinstance(use, Rows)]
         return (lambda: _squared_norms(shared, own)) if len(shared) + len(own) == 1 + len(others) else None
-
-    def times(self, factor: float) -> SharedRows:
-        return SharedRows(self.ids, self.left * factor, self.right)
 
     def only(self, rows: Tensor) -> SharedRows:
         kept = is_among(self.ids, rows)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, OfProducts, Places, SquaredNorms, all_of, zeroed
-from dprec.gradients.contributions.look_ups import SharedRows
+from dprec.gradients.contributions.base import Contribution, Line, OfProducts, Places, SquaredNorms, zeroed
+from dprec.gradients.contributions.look_ups import Rows, SharedRows, joined
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Products
 from dprec_kernels.products import add_products, multiply_each
@@ -42,9 +42,26 @@ class Outer(OfProducts):
         return Outer(*self._joined(others)) if others else self
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
-        """Linear maps of the same weight are one, with the positions of all."""
-        maps = all_of(Outer, others)
-        return None if maps is None else lambda: sample_norms.linear(*self._joined(maps))
+        """Linear maps of the same weight are one, with the positions of all; beside them its rows may be read by id."""
+        maps = [use for use in others if isinstance(use, Outer)]
+        reads = [use for use in others if isinstance(use, Rows)]
+        if len(maps) + len(reads) < len(others):
+            return None
+        if not reads:
+            return lambda: sample_norms.linear(*self._joined(maps))
+        whole = self.joined(maps)
+        if whole.is_smaller_built or sum(use.ids.shape[1] for use in reads) >= whole.left.shape[2]:
+            return None
+        return lambda: (sample_norms.linear(whole.left, whole.right) + whole.beside(reads)).clamp_(min=0.0)
+
+    def beside(self, reads: Sequence[Rows], factors: Tensor | None = None) -> Tensor:
+        """Return (B,) by how much reads of the same table add to the squared norms, where the map has these factors."""
+        ids, values = joined(reads)
+        wide = values.double()
+        met = self.left.gather(2, ids.unsqueeze(1).expand(-1, self.left.shape[1], -1))  # (B, T, N)
+        inner = self.right.double() @ (wide if factors is None else wide * factors[ids]).mT
+        own: Tensor = 2 * inner.mul_(met).sum((1, 2)) + sample_norms.rows(ids, values)
+        return own
 
     @property
     def is_smaller_built(self) -> bool:

@@ -15,7 +15,7 @@ from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.look_ups import PaddedRows, Rows
 from dprec.gradients.layouts.layout import layout_of, mark
 from dprec.gradients.uses.arguments import at_least_float32
-from dprec.gradients.uses.expression import Expression, express
+from dprec.gradients.uses.expression import Expression, express, sources_of
 from dprec.gradients.uses.look_up import look_up_of
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.paths import host_readable
@@ -102,13 +102,13 @@ def index_select(tape: Recorder, function: Operation, args: Any, kwargs: Any) ->
 def _look_up(tape: Recorder, weight: Tensor, ids: Tensor, padding: int | None) -> Any:
     tape.announce(weight, ids)
     if layout_of(ids) is None:
-        if not isinstance(weight, torch.nn.Parameter):
-            return NotImplemented
+        if tape.ids_of(weight) is not None:
+            return NotImplemented  # rows of rows
         # Indexing carries the gradients of all users back at once, an embedding those of one after the other.
         rows_read = weight[ids] if padding is None else F.embedding(ids, weight, padding)
         # Padding gets no gradient, which only the computation itself knows.
         simple = padding is None or not bool((ids == padding).any())
-        return express(rows_read, Expression((weight,), ids=ids if simple else None))
+        return express(rows_read, Expression(sources_of(weight), weight if simple else None, ids=ids))
     rows = tape.rows(ids, "embedding", weight)
     own = ids.reshape(tape.users, -1)
 

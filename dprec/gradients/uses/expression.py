@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
+from dprec.gradients.contributions.placed import Part, are_apart, times
 from dprec.gradients.contributions.pulled import OfOneNumber, Pulled
 from dprec.gradients.layouts.layout import operation_name
+from dprec.gradients.layouts.row_wise import aligned, known_as
 
 EXPRESSION = "_dprec_expression"
 
@@ -19,26 +22,41 @@ class Expression(NamedTuple):
     """How a tensor follows from parameters alone."""
 
     parameters: tuple[nn.Parameter, ...]
-    transpose: bool = False  # it is the transpose of the one parameter
-    ids: Tensor | None = None  # it is the one parameter's rows at these ids, or the transpose of those
-    factor: float = 1.0  # times this
+    base: Tensor | None = None  # a parameter or expression that it is a function of, number by number, or:
+    transpose: bool = False  # it is the base's transpose
+    ids: Tensor | None = None  # it is the base's rows at these ids
     one: Tensor | None = None  # its rows are copies of this one
     version: int = 0  # of the tensor when this was so
+    before: int = 0  # of the base
 
 
 def express(result: Any, expression: Expression) -> Any:
     """Return the result, known from here on for what it is computed from, if a gradient can flow back at all."""
     if isinstance(result, Tensor) and result.requires_grad:
-        setattr(result, EXPRESSION, expression._replace(version=result._version))
+        before = 0 if expression.base is None else expression.base._version
+        setattr(result, EXPRESSION, expression._replace(version=result._version, before=before))
     return result
 
 
 def expression_of(value: Tensor) -> Expression | None:
-    """Return how this tensor follows from parameters: once changed in place, it is no longer just rows of one."""
+    """Return how this tensor follows from parameters; after a change in place it follows from no base simply."""
     found: Expression | None = getattr(value, EXPRESSION, None)
-    if found is None or found.version == value._version:
+    if found is None:
+        return None
+    if found.version != value._version:
+        return found._replace(base=None, one=None)
+    if found.base is None or isinstance(found.base, nn.Parameter):  # which a strategy may change before it is read
         return found
-    return found._replace(transpose=False, ids=None, one=None)
+    return found if found.base._version == found.before else found._replace(base=None)
+
+
+def ids_of(value: Tensor) -> Tensor | None:
+    """Return the ids at which an expression reads what it follows from, number by number of what is read."""
+    while (found := expression_of(value)) is not None and found.base is not None and not found.transpose:
+        if found.ids is not None:
+            return found.ids
+        value = found.base
+    return None
 
 
 def sources_of(value: Tensor) -> tuple[nn.Parameter, ...]:
@@ -63,38 +81,37 @@ def copied_from(func: Callable[..., Any], source: Tensor, result: Tensor) -> Ten
     return before.one if before and name in ("contiguous", "clone") and shape == source.shape else None
 
 
-def factor_of(func: Callable[..., Any], args: Any, kwargs: Any, used: Sequence[Tensor]) -> float | None:
-    """Return what an operation that keeps a shape multiplies the gradient of the one tensor `used` by, if no more."""
-    name = operation_name(func)
-    if name in ("sub", "__sub__") and len(args) == 2 and args[0] is used[0] and len(used) == 1:
-        return 1.0
-    if name == "__getitem__" and type(args[1]) is slice:  # of all rows, where the shape stays
-        return 1.0
-    if kwargs or len(args) != 2 or type(args[1]) not in (int, float):
-        return None
-    if name in ("mul", "__mul__", "__rmul__", "multiply"):
-        return float(args[1])
-    return 1.0 / args[1] if name in ("div", "__truediv__", "divide") and args[1] else None
+def follows_by_number(func: Callable[..., Any], args: Any) -> bool:
+    """Whether each number of a result of the same shape follows from one number of what the operation is given."""
+    name, keeps = known_as(func)
+    return keeps is aligned or (name == "__getitem__" and type(args[1]) is slice)  # of all rows, where the shape stays
 
 
 def attributed(used: Tensor, contribution: Contribution, users: int) -> list[tuple[nn.Parameter, Contribution]]:
     """Return what a contribution to an expression is to each parameter behind it, in the smallest form there is."""
-    expression = expression_of(used)
-    assert expression is not None
-    own = _without_autograd(expression, contribution, users)
-    if own is not None:
-        return [(expression.parameters[0], own)]
+    while (expression := expression_of(used)) is not None and expression.base is not None:
+        own = _of_base(used, expression.base, expression, contribution, users)
+        if own is None:
+            break
+        used, contribution = expression.base, own
+    if expression is None:
+        return [(used, contribution)]  # type: ignore[list-item]
+    whole = expression.parameters[0]
+    if used._base is whole and whole.is_contiguous() and used.dtype == whole.dtype:
+        place = tuple(used.shape), used.stride(), int(used.storage_offset() - whole.storage_offset())
+        if are_apart(whole.numel(), (place,)):
+            return [(whole, Part(contribution, place))]
     if used.numel() == 1 and type(contribution) is Dense and not used.is_complex():
         return [(p, OfOneNumber(contribution.values.flatten(), used, p)) for p in expression.parameters]
     return [(p, Pulled(contribution, used, p)) for p in expression.parameters]
 
 
-def _without_autograd(expression: Expression, contribution: Contribution, users: int) -> Contribution | None:
-    """Return what a contribution is to the one parameter of which an expression is the transpose or some rows."""
-    if not expression.transpose and expression.ids is None:
-        return None
-    own = contribution.transposed() if expression.transpose else contribution
-    if own is None or expression.ids is None:
-        return own
-    rows = own.at_rows(expression.ids, users)
-    return rows if rows is None or expression.factor == 1 else rows.times(expression.factor)
+def _of_base(
+    used: Tensor, base: Tensor, expression: Expression, contribution: Contribution, users: int
+) -> Contribution | None:
+    """Return what a contribution to an expression is to its base; None where only autograd knows."""
+    if expression.transpose:
+        return contribution.transposed()
+    if expression.ids is not None:
+        return contribution.at_rows(expression.ids, users)
+    return times(contribution, torch.autograd.grad(used, base, torch.ones_like(used), retain_graph=True)[0])
