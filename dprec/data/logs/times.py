@@ -47,12 +47,14 @@ class Times:
 
     def read(self, time: pl.Series, path: Path, rows: np.ndarray) -> np.ndarray:
         """Return a batch's times as float64; `rows` are the row numbers in the file, from 0."""
-        text = _stripped(time) if time.dtype == pl.String else None
-        _refuse((time if text is None else text).is_null(), path, LACKS_TIME, rows)
+        if time.dtype == pl.String:
+            numbers = time.cast(pl.Float64, strict=False)
+            time = _stripped(time) if numbers.has_nulls() else numbers
+        _refuse(time.is_null(), path, LACKS_TIME, rows)
         if not len(time):
             return np.empty(0)
-        if text is not None:
-            numbers = self._of_text(text, path, rows)
+        if time.dtype == pl.String:
+            numbers = self._of_text(time, path, rows)
         elif time.dtype in (pl.Date, pl.Datetime):
             self._be("date", path, rows)
             numbers = _instants_of(time)
