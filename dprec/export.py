@@ -21,21 +21,22 @@ def options(parser: ArgumentParser) -> None:
 
 
 def export(line: CommandLine, console: Console) -> None:
-    """Write a folder with a trained recommender for other programs.
+    """Write a folder with a trained model for other programs.
 
       dprec export runs/mine --format torch --out exported
 
-    It holds the model, items.json with the raw id of each item number, and interface.json, which says what goes in and
-    out, and the guarantee. onnx and safetensors need pip install 'dprec[onnx]' or 'dprec[safetensors]'.
+    It holds the model of a recommender or of clicks, interface.json, which says what goes in and out, and the
+    guarantee; of a recommender also items.json with the raw id of each item number. onnx and safetensors need
+    pip install 'dprec[onnx]' or 'dprec[safetensors]'.
     """
     from dprec.serving.exported import export_run
-    from dprec.serving.served import RANKS, Served, load_as
+    from dprec.serving.served import load
 
     given = line.options
     out = given.out
     if out is None:
         raise UserError("an export needs a folder: add --out FOLDER")
-    file = export_run(load_as(Served, given.run, listed(given.trust), RANKS), given.format, Path(out))
+    file = export_run(load(given.run, listed(given.trust)), given.format, Path(out))
     console.print(f"{file}; {file.parent / 'interface.json'} says what goes in and out", soft_wrap=True)
 
 

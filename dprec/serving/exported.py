@@ -1,4 +1,4 @@
-"""A run as files that other programs load: scores as a function of histories, items, what goes in and comes out."""
+"""A run as files that other programs load: scores of histories or probabilities of clicks, and their interface."""
 
 from __future__ import annotations
 
@@ -13,22 +13,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-import dprec
 from dprec.cli.command import finite
-from dprec.data.logs.context import ContextColumns
+from dprec.data.draws.batch import ClickBatch
 from dprec.errors import UserError, refuse_missing
-from dprec.models import Recommender
+from dprec.models.clicks import ClickModel
+from dprec.serving.interface import IDS, interface_of
+from dprec.serving.predictions import PROBABILITY, ClickRun, TextRun
 from dprec.serving.served import Served
 from dprec.serving.top_k import Scores
 
-IDS, INTERFACE = "items.json", "interface.json"
+INTERFACE = "interface.json"
 ONE_FILE = 2**30  # bytes of weights that still go into the .onnx file itself, which may not have 2 GiB
 
+Exportable = Served | ClickRun
 
-def export_run(served: Served, kind: str, out: Path) -> Path:
+
+def export_run(served: Exportable | TextRun, kind: str, out: Path) -> Path:
     """Write a folder with the model, its items and its interface, whole or not at all; return the model's file."""
+    if isinstance(served, TextRun):
+        raise UserError(
+            "a model of texts reads what its tokenizer makes, which the formats of dprec export cannot hold: ask it by "
+            "dprec predict or dprec serve"
+        )
     if kind not in WRITERS:
         raise UserError(f"--format is {kind!r}: give one of {', '.join(WRITERS)}")
     if out.exists():
@@ -39,8 +48,9 @@ def export_run(served: Served, kind: str, out: Path) -> Path:
     try:
         part.mkdir(mode=0o700, parents=True)
         lengths = write(served, part / name)
-        _write_json(part / INTERFACE, {"format": kind, "file": name, **_interface(served, *lengths)})
-        _write_json(part / IDS, [None, *served.items])
+        _write_json(part / INTERFACE, {"format": kind, "file": name, **interface_of(served, *lengths)})
+        if isinstance(served, Served):
+            _write_json(part / IDS, [None, *served.items])
         part.rename(out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from None
@@ -49,14 +59,14 @@ def export_run(served: Served, kind: str, out: Path) -> Path:
     return out / name
 
 
-def _onnx(served: Served, path: Path) -> tuple[int, int]:
-    program = Program.of(served.model)
+def _onnx(served: Exportable, path: Path) -> tuple[int, int]:
+    program = Program.of(served)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in program.exported.state_dict.values())
     torch.onnx.export(
         program.exported,
         f=path,
         input_names=program.inputs,
-        output_names=["scores"],
+        output_names=[program.output],
         external_data=weights > ONE_FILE,
         dynamo=True,
         verbose=False,
@@ -64,74 +74,27 @@ def _onnx(served: Served, path: Path) -> tuple[int, int]:
     return program.shortest, program.longest
 
 
-def _torch(served: Served, path: Path) -> tuple[int, int]:
-    program = Program.of(served.model)
+def _torch(served: Exportable, path: Path) -> tuple[int, int]:
+    program = Program.of(served)
     torch.export.save(program.exported, path)
     return program.shortest, program.longest
 
 
-def _safetensors(served: Served, path: Path) -> tuple[int, int]:
+def _safetensors(served: Exportable, path: Path) -> tuple[int, int]:
     from safetensors.torch import save_file
 
     # Each tensor for itself, because the format has no tied ones.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in served.model.state_dict().items()}
     save_file(tensors, path, metadata={"class_path": served.facts["model"]["class_path"]})
-    return 1, served.model.max_length
+    return 1, getattr(served.model, "max_length", 0)
 
 
 # Each format: the model's file, the packages that write it, and what writes it and says how long a history may be.
-WRITERS: dict[str, tuple[str, tuple[str, ...], Callable[[Served, Path], tuple[int, int]]]] = {
+WRITERS: dict[str, tuple[str, tuple[str, ...], Callable[[Exportable, Path], tuple[int, int]]]] = {
     "onnx": ("model.onnx", ("onnx", "onnxscript"), _onnx),
     "torch": ("model.pt2", (), _torch),
     "safetensors": ("model.safetensors", ("safetensors",), _safetensors),
 }
-
-
-def _interface(served: Served, shortest: int, longest: int) -> dict[str, Any]:
-    items, guarantee = served.model.items, served.facts["guarantee"]
-    return {
-        "made_by": f"dprec {dprec.__version__}",
-        "model": served.facts["model"],
-        "inputs": [
-            {
-                "name": "history",
-                "type": "int64",
-                "shape": ["users", "length"],
-                "length": {"least": shortest, "most": longest},
-                "is": "item numbers, the most recent ones, oldest first, then zeros",
-            },
-            *([] if served.reader.columns is None else [_context(served.reader.columns)]),
-        ],
-        "outputs": [
-            {
-                "name": "scores",
-                "type": "float32",
-                "shape": ["users", items],
-                "is": "the score of each item, higher is better; -infinity for number 0, which is no item; "
-                "for a history of zeros, how popular each item is",
-            }
-        ],
-        "items": {"file": IDS, "is": f"the raw id of each number, 1 to {items - 1}; number 0 has none"},
-        "guarantee": {key: guarantee.get(key) for key in ("guarantee", "epsilon", "delta")},
-    }
-
-
-def _context(columns: ContextColumns) -> dict[str, Any]:
-    """The second input of a model that reads context, and how a value becomes a number."""
-    told: list[dict[str, Any]] = []
-    for name, kind in columns.columns.items():
-        told.append({"name": name, "bounds": kind} if isinstance(kind, tuple) else {"name": name, "rows": kind})
-    return {
-        "name": "context",
-        "type": "int64",
-        "shape": ["users", "length", len(told)],
-        "is": "a number for each event and column, 0 where a value is missing and behind the history's end",
-        "columns": told,
-        "with bounds": "1, and 1 more for each bound that is not above the value",
-        "with rows": "1 + h mod rows, where h is the BLAKE2b digest of 4 bytes of the value's text in UTF-8, the first "
-        "byte the lowest, and 1 in place of 0; the text is in Unicode's form NFC, without white space at its ends, and "
-        "a whole number has no point",
-    }
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -143,22 +106,25 @@ EXAMPLE = 16  # events of the history that a model is exported with, if it takes
 
 @dataclass(frozen=True)
 class Program:
-    """Exported scores, the names of what they take, and how long a history may be."""
+    """An exported model, the names of what goes in and out, and how long a history may be."""
 
     exported: ExportedProgram
     inputs: list[str]
-    shortest: int
-    longest: int
+    shortest: int = 0
+    longest: int = 0
+    output: str = "scores"
 
     @classmethod
-    def of(cls, model: Recommender) -> Program:
-        """For any number of users, and any length up to the model's.
+    def of(cls, served: Exportable) -> Program:
+        """For any number of records, or of users, and any length up to the model's.
 
         Where torch has to unroll a model, as a recurrent one, the length is the model's own, and others are padded.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a recurrent cell's list of weights, which exporting leaves as it is
-            return cls._of(Scores(model), model.max_length)
+            if isinstance(served, ClickRun):
+                return cls(_exported_clicks(served), ["numbers", "categories"], output=PROBABILITY)
+            return cls._of(Scores(served.model), served.model.max_length)
 
     @classmethod
     def _of(cls, scores: Scores, longest: int) -> Program:
@@ -187,6 +153,25 @@ def _exported(scores: Scores, length: int, free: dict[int, Any]) -> ExportedProg
         columns = len(scores.model.context_vectors.before)
         examples.append(torch.ones(3, length, columns, dtype=torch.long))
     return export(scores, tuple(examples), dynamic_shapes=(free,) * len(examples))
+
+
+class Chances(nn.Module):
+    """Numbers (B, D) and ids of categories (B, F, P) to the probability of a click (B,)."""
+
+    def __init__(self, model: ClickModel) -> None:
+        super().__init__()
+        self.model = model.eval()
+
+    def forward(self, numbers: Tensor, categories: Tensor) -> Tensor:
+        chances: Tensor = self.model(ClickBatch(numbers, categories, clicked=numbers.sum(1)))  # which it does not read
+        return chances
+
+
+def _exported_clicks(run: ClickRun) -> ExportedProgram:
+    columns, records = run.columns, {0: Dim("records")}
+    categories = torch.zeros(3, len(columns.categories), columns.bag, dtype=torch.long)
+    examples = (torch.ones(3, len(columns.numbers)), categories)
+    return export(Chances(run.model), examples, dynamic_shapes=(records, records))
 
 
 def reads_context(model: Any) -> bool:

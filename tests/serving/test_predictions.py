@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 import dprec
 from dprec.data import Clicks
 from dprec.errors import UserError
+from dprec.export import main as export
 from dprec.fit import main as fit
 from dprec.predict import main as predict
 from dprec.recommend import main as recommend
@@ -131,6 +133,38 @@ def test_a_mistake_is_one_line(clicks: Path, capsys: pytest.CaptureFixture[str])
     assert "PCTR, which is no classifier of texts" in refused(capsys, predict, [str(clicks / "run"), "--text", "a"])
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("form", ["torch", "onnx"])
+def test_an_exported_model_takes_numbers_made_as_its_interface_says(clicks: Path, form: str, tmp_path: Path) -> None:
+    for package in () if form == "torch" else ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    assert export([str(clicks / "run"), "--format", form, "--out", str(tmp_path / "out")]) == 0
+    told = json.loads((tmp_path / "out/interface.json").read_text())
+    assert told["outputs"][0]["name"] == "probability"
+    frame = pl.read_parquet(clicks / "log.parquet")
+    numbers = frame.select([one["name"] for one in told["inputs"][0]["columns"]]).fill_null(0).to_numpy()
+    categories = np.full((200, *told["inputs"][1]["shape"][1:]), -1)
+    for place, one in enumerate(told["inputs"][1]["columns"]):
+        for row, value in enumerate(frame[one["name"]].to_list()):
+            values = value[: one["most values"]] if isinstance(value, list) else [value]
+            categories[row, place, : len(values)] = [hashed(each, one["rows"]) for each in values]
+    given = {"numbers": numbers.astype(np.float32), "categories": categories}
+    if form == "torch":
+        program = torch.export.load(tmp_path / "out/model.pt2").module()
+        found = program(*map(torch.from_numpy, given.values())).detach().numpy()
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(tmp_path / "out/model.onnx", providers=["CPUExecutionProvider"])
+        (found,) = session.run(["probability"], given)
+    np.testing.assert_allclose(found, dprec.load(clicks / "run").predict(frame)["probability"], rtol=1e-5)
+
+
+def hashed(value: Any, rows: int) -> int:
+    digest = int.from_bytes(blake2b(str(value).encode(), digest_size=4).digest(), "little") or 1
+    return 0 if value is None else 1 + (digest - 1) % (rows - 1)
+
+
 def test_texts_get_the_models_probabilities(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("starlette")
@@ -163,5 +197,8 @@ def test_texts_get_the_models_probabilities(tmp_path: Path, capsys: pytest.Captu
         assert told["predictions"][0]["probabilities"] == pytest.approx(found[0]["probabilities"], rel=1e-6)
         for body in ({"texts": [1]}, {"texts": texts, "pairs": texts}, {"texts": texts, "pairs": ["a"]}):
             assert ask(port, "POST", "/predict", body)[0] == 400
+    assert "a model of texts reads what its tokenizer makes" in refused(
+        capsys, export, [str(tmp_path / "run"), "--out", str(tmp_path / "out")]
+    )
     with pytest.raises(UserError, match="the data frame has no column 'text'"):
         run.predict(pl.DataFrame({"words": texts}))
