@@ -122,9 +122,16 @@ class Program:
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a recurrent cell's list of weights, which exporting leaves as it is
-            if isinstance(served, ClickRun):
-                return cls(_exported_clicks(served), ["numbers", "categories"], output=PROBABILITY)
-            return cls._of(Scores(served.model), served.model.max_length)
+            try:
+                if isinstance(served, ClickRun):
+                    return cls(_exported_clicks(served), ["numbers", "categories"], output=PROBABILITY)
+                return cls._of(Scores(served.model), served.model.max_length)
+            except Exception as error:
+                reason = textwrap.shorten(str(error), 120, placeholder=" ...")
+                name = type(served.model).__name__
+                raise UserError(
+                    f"torch.export cannot take {name} ({reason}): --format safetensors exports its weights"
+                ) from None
 
     @classmethod
     def _of(cls, scores: Scores, longest: int) -> Program:
@@ -136,14 +143,7 @@ class Program:
                 return cls(exported, inputs, 1, longest)
             except Exception:  # of many kinds: torch has found that it must know the length
                 pass
-        try:
-            return cls(_exported(scores, longest, {0: users}), inputs, longest, longest)
-        except Exception as error:
-            reason = textwrap.shorten(str(error), 120, placeholder=" ...")
-            name = type(scores.model).__name__
-            raise UserError(
-                f"torch.export cannot take {name} ({reason}): --format safetensors exports its weights"
-            ) from None
+        return cls(_exported(scores, longest, {0: users}), inputs, longest, longest)
 
 
 def _exported(scores: Scores, length: int, free: dict[int, Any]) -> ExportedProgram:

@@ -43,9 +43,7 @@ class ClickRun:
 
         Returns a data frame, of the library of the one that was given, with the columns to `keep` and `probability`.
         """
-        if not (found := list(self.parts(log, keep))):
-            raise UserError("there are no records: give at least one")
-        return as_given(pl.concat(found, how="vertical_relaxed"), log)
+        return as_given(pl.concat(self.parts(log, keep), how="vertical_relaxed"), log)  # parts may differ in types
 
     def parts(self, log: Any, keep: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
         """Yield the same for many rows at a time."""
@@ -54,6 +52,7 @@ class ClickRun:
         frame, path = (None, Path(log)) if isinstance(log, (str, Path)) else (Frame(log), FRAME)
         if frame is None and not holds_parts(path):
             raise UserError(f"there is no log {log}: give a file, a folder of parts, or a pattern")
+        beside = None
         for beside, records in read_to_predict(path, self.columns, keep, frame):
             starts = range(0, len(records), RECORDS)
             with torch.inference_mode():
@@ -61,6 +60,8 @@ class ClickRun:
                     self.model(records.read(np.arange(start, min(start + RECORDS, len(records))))) for start in starts
                 ]
             yield pl.DataFrame([*beside.get_columns(), pl.Series(PROBABILITY, torch.cat(chances).float().numpy())])
+        if beside is None:
+            raise UserError(f"{path} has no records: give at least one")
 
     def predict_records(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
         """The same for records as a request has them: each with a value for all columns, null where it is missing."""

@@ -80,7 +80,7 @@ def asked_of(body: bytes, run: ClickRun | TextRun) -> tuple[list[Any], ...]:
     """What to predict, from JSON such as {"records": [{"ad_id": "3"}]}, or {"texts": ["..."]}, with pairs."""
     if isinstance(run, ClickRun):
         records = _object(body, ("records",), '{"records": [{"ad_id": "3", "device": null}]}')["records"]
-        return (_list(records, dict, "records", "objects"),)
+        return (_list(records, dict, "records", "objects with a value for each column"),)
     value = _object(body, ("texts", "pairs"), '{"texts": ["..."]}')
     found = [_list(value[name], str, name, "texts") for name in ("texts", "pairs") if value.get(name) is not None]
     if len(set(map(len, found))) > 1:
@@ -88,8 +88,8 @@ def asked_of(body: bytes, run: ClickRun | TextRun) -> tuple[list[Any], ...]:
     return tuple(found)
 
 
-def _list(told: Any, kind: type, name: str, of: str) -> list[Any]:
-    if not isinstance(told, list) or not told or not all(isinstance(one, kind) for one in told):
+def _list(told: Any, kind: type | tuple[type, ...], name: str, of: str) -> list[Any]:
+    if not isinstance(told, list) or not all(isinstance(one, kind) and not isinstance(one, bool) for one in told):
         raise Refused(400, f"{name} is no list of {of}")
     return told
 
@@ -116,15 +116,11 @@ def _k(value: Mapping[str, Any], limits: Limits) -> int:
 
 def _ids(told: Any, name: str, served: Served) -> np.ndarray:
     """The numbers of items that the run must know."""
-    if not isinstance(told, list) or not all(isinstance(one, (str, int)) and not isinstance(one, bool) for one in told):
-        raise Refused(400, f'{name} is no list of item ids, such as ["12", "7"]')
-    return served.reader.numbers(told, name)
+    return served.reader.numbers(_list(told, (str, int), name, 'item ids, such as ["12", "7"]'), name)
 
 
 def _history(told: Any, limits: Limits, columns: ContextColumns | None) -> History:
-    wanted = dict if columns is not None else (str, int)
-    if not isinstance(told, list) or not all(isinstance(one, wanted) and not isinstance(one, bool) for one in told):
-        raise Refused(400, f"history is no list of {example(columns)}")
+    _list(told, dict if columns is not None else (str, int), "history", example(columns))
     if len(told) > limits.history:
         raise Refused(413, f"the history has {len(told)} events, more than {limits.history}: send the most recent ones")
     return History.read(told, "history", columns)

@@ -95,7 +95,7 @@ def test_http_gets_what_a_file_of_the_same_values_gets(clicks: Path) -> None:
         assert len(set(told["predictions"])) == 4
         assert ask(port, "GET", "/health") == (200, {"status": "ok"})
         for body, says in (
-            ({"records": []}, "records is no list of objects"),
+            ({"records": []}, "the data frame has no records"),
             (
                 {"records": [ROWS[0], {"ad_id": 3, "device": None}]},
                 "record 2 has no 'tags': give it, or null where it is missing",
@@ -122,7 +122,7 @@ def test_a_mistake_is_one_line(clicks: Path, capsys: pytest.CaptureFixture[str])
         ),
         (frame, ["who"], "the data frame has no column 'who'"),
         (frame, ["probability"], "none that is named probability"),
-        (frame[:0], [], "there are no records"),
+        (frame[:0], [], "the data frame has no records"),
         (3, [], "a log is a int: give a data frame"),
         (clicks / "none.csv", [], "there is no log"),
     ):
