@@ -97,7 +97,7 @@ class Sampling:
             name = next(each.name for each in fields(self) if getattr(now, each.name) != getattr(self, each.name))
             raise UserError(
                 f"{type(sampler).__name__}.{name} was {getattr(self, name)} when the run was planned and is now "
-                f"{getattr(now, name)}: leave the sampler as it is, and start a new run for another batch size"
+                f"{getattr(now, name)}: leave the sampler unchanged, or start a new run"
             )
 
     def period_of(self, step: int) -> int | None:

@@ -28,8 +28,8 @@ def refuse_strategy(trainer: pl.Trainer) -> None:
         return
     if not isinstance(strategy, kinds("strategies.DDPStrategy")):
         raise UserError(
-            f"trainer.strategy cannot be {name}: a user's gradient is clipped as a whole and parameters are known by "
-            "identity, so each process must hold them whole; use ddp"
+            f"trainer.strategy cannot be {name}: to clip a user's whole gradient, each process must hold all "
+            "parameters; use ddp"
         )
     if strategy._ddp_comm_hook is not None or strategy._ddp_comm_state is not None:
         raise UserError(

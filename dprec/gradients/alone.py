@@ -54,8 +54,8 @@ class OneUser(Tape):
 
     def asked_for_gradients(self, used: Tensor) -> UncoveredUse:
         return UncoveredUse(
-            f"losses(batch) asks for a gradient by itself, by way of what is looked up in '{self.name_of(used)}': "
-            "let it ask for gradients of what follows from no table"
+            f"losses(batch) computes a gradient through rows looked up in '{self.name_of(used)}': let it compute only "
+            "gradients that depend on no table"
         )
 
     def _reads(self, used: Tensor) -> bool:

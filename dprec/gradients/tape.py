@@ -51,8 +51,8 @@ from dprec.gradients.uses.registry import HINTS, MIXING, RULES, Uses, Way
 
 MESSAGE = "losses(batch) takes a backward pass by itself, whose gradients have no noise: return the losses alone"
 CHECKPOINT = (
-    "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where its uses of parameters are "
-    "not seen: leave it out and make micro-batches smaller"
+    "torch.utils.checkpoint runs a part of losses(batch) again in the backward pass, where dprec sees no uses of "
+    "parameters: leave it out and make micro-batches smaller"
 )
 WIDE = (torch.float32, torch.float64)
 OF_VECTORS = frozenset((F.linear, F.layer_norm, F.rms_norm))  # the last dimensions of a tensor
@@ -170,8 +170,8 @@ class Tape(AsWritten):
         for leaf in leaves(losses, graph):
             if id(leaf) not in self._names:
                 raise UncoveredUse(
-                    f"losses(batch) follows from a tensor {tuple(leaf.shape)} that is no trained parameter of the "
-                    "model and would have no noise: make it one, or set its requires_grad to False"
+                    f"losses(batch) uses a tensor {tuple(leaf.shape)} with a gradient that is no trained parameter of "
+                    "the model: make it one, or set its requires_grad to False"
                 )
         return graph
 

@@ -220,8 +220,8 @@ class SequenceRecommender(Recommender):
         if self.negatives != "in-batch":
             return None
         return (
-            "with model.negatives in-batch a user's gradient depends on the other users of the batch, "
-            "so clipping bounds no user's effect; give a number of shared negatives"
+            "with model.negatives in-batch a user's gradient depends on other users, so clipping bounds no user's "
+            "effect; give a number of shared negatives"
         )
 
     @property

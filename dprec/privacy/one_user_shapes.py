@@ -34,8 +34,8 @@ def of_one_user(error: Exception, parts: Sequence[nn.Module]) -> UserError | Non
     if not isinstance(error, (IndexError, RuntimeError, ValueError)) or isinstance(error, torch.OutOfMemoryError):
         return None
     return FailsForOneUser(
-        f"losses(batch) fails for one user ({first_line(error)}), with whom a run calls it, too. In {line_of(error)}: "
-        "let it take any number of users; if the line is a package's, give it the user twice and return the first loss"
+        f"losses(batch) fails for one user ({first_line(error)}) in {line_of(error)}: let it take any number of users, "
+        "or pass a lone user twice and return the first loss"
     )
 
 

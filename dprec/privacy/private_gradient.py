@@ -72,7 +72,7 @@ class PrivateGradient:
         users, most = ranks.total(sum(map(len, batch))), self.step_noise.most
         if users > most:
             raise UserError(
-                f"a step has {users} users where the noise is made for {most} at most: expect a larger batch"
+                f"a step drew {users} users, but the noise covers at most {most}: set a larger expected batch"
             )
         self.rules.refuse_others(parameters)
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]

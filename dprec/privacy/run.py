@@ -202,7 +202,9 @@ class PrivateRun:
         if self._resumed is not None:
             refuse_change(self._resumed, self.planned.settings())
         if self.steps != taken:
-            raise UserError(f"the model has taken {taken} steps, its ledger {self.steps}: it is not whole")
+            raise UserError(
+                f"the model has taken {taken} steps, its ledger {self.steps}: load a checkpoint that is complete"
+            )
         self._first = True
         self._allowed = self.planned.steps_left(self.ledger, self.steps, total - self.steps)
         if self._allowed == 0 and self.steps == 0:

@@ -93,8 +93,8 @@ class PrivateSteps:
             [rows for _, rows in getattr(module, "shared_rows", tuple)()],
         )
         ranks.refuse_different(
-            "have different data, or in another order, so that a user could count in several: let each read the same "
-            "data in the same order, with no seed of its own (data that draw of each user by a key have draw_by(key))",
+            "have different data, or in another order, so a user could count in several: let each read the same data "
+            "in the same order, without a seed of its own",
             *self._some_of_data(),
         )
         run.coarse |= any(p.dtype in LOW for p in module.parameters())
@@ -129,9 +129,8 @@ class PrivateSteps:
         groups = [some[start : start + together] for start in range(0, len(some), together)]
         first, again = ([self._told_by(users) for users in groups] for _ in range(2))
         self._ranks.refuse_different(
-            "cannot compare their data, since a user's item is another each time it is read, and one could count in "
-            "several: let items be drawn by torch's, NumPy's or Python's global generators, or by one that the data "
-            "set holds",
+            "cannot compare their data, which differs each time it is read: draw it with torch's, NumPy's or Python's "
+            "global generators, or with one that the data set holds",
             "alike" if first == again else self._ranks.number,
         )
         return first

@@ -63,8 +63,8 @@ def one_line_of_a_card() -> Iterator[None]:
         if "device-side assert" not in str(error):
             raise
         raise UserError(
-            "the GPU stopped at the assertion that is printed above, as where a table has no row of an id: run it "
-            "again on the CPU, which says where"
+            "the GPU stopped at the assertion printed above, such as an id beyond a table's rows: run again with "
+            "--trainer.accelerator cpu, which names the line"
         ) from error
 
 

@@ -192,8 +192,8 @@ class Tuning:
             start(parse(_with(self.line, [("out", str(plain.path))])), QUIET, Experiment)
             tuned, untuned = (_on_validation(run, self.metric) for run in (RunFolder(best), plain))
         console.print(
-            f"{self.metric.upper()} on validation data: {tuned:.4f} of the kept run; {untuned:.4f} of the recipe as it "
-            f"is, with all of ε for itself (exact figures, not private; that run is deleted)",
+            f"{self.metric.upper()} on validation data: {tuned:.4f} of the kept run; {untuned:.4f} of the unchanged "
+            f"recipe with all of ε, whose run is deleted (exact figures, not private)",
             soft_wrap=True,
         )
         if untuned >= tuned:
@@ -345,8 +345,8 @@ def _refuse_other_log(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     fixed = sorted({*changed} - SAME_LOG)
     if own["class_path"] != other["class_path"] or fixed:
         raise UserError(
-            f"--try {f'data.{fixed[0]}' if fixed else 'data'}: settings of one choice are of the same log, read in the "
-            "same way, and draw users by the same law; choose it without --try"
+            f"--try {f'data.{fixed[0]}' if fixed else 'data'}: all runs of a choice read and sample one log in the "
+            "same way; set it without --try"
         )
 
 

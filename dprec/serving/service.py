@@ -59,7 +59,7 @@ def question_of(body: bytes, limits: Limits, served: Served) -> Question:
     value = _object(body, ("history", "k", "exclude_seen", "items", "exclude"), '{"history": ["12", "7"], "k": 10}')
     exclude_seen = value.get("exclude_seen", True)
     if not isinstance(exclude_seen, bool):
-        raise Refused(400, "exclude_seen is neither true nor false")
+        raise Refused(400, "exclude_seen must be true or false")
     (question,) = served.reader.after([_history(value["history"], limits, served.reader.columns)])
     chosen: dict[str, Any] = {
         name: _ids(value[name], name, served) for name in ("items", "exclude") if value.get(name) is not None
@@ -90,7 +90,7 @@ def asked_of(body: bytes, run: ClickRun | TextRun) -> tuple[list[Any], ...]:
 
 def _list(told: Any, kind: type | tuple[type, ...], name: str, of: str) -> list[Any]:
     if not isinstance(told, list) or not all(isinstance(one, kind) and not isinstance(one, bool) for one in told):
-        raise Refused(400, f"{name} is no list of {of}")
+        raise Refused(400, f"{name} must be a list of {of}")
     return told
 
 
@@ -110,7 +110,7 @@ def _object(body: bytes, keys: Sequence[str], example: str) -> dict[str, Any]:
 def _k(value: Mapping[str, Any], limits: Limits) -> int:
     k = value.get("k", min(10, limits.k))
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limits.k:
-        raise Refused(400, f"k is no whole number from 1 to {limits.k}")
+        raise Refused(400, f"k must be a whole number from 1 to {limits.k}")
     return k
 
 
@@ -215,7 +215,7 @@ class Service:
     async def post(self, request: Request) -> Response:
         """Answer what is asked of one of the paths."""
         if self._busy >= self.limits.requests:
-            return _refusal(503, f"{self.limits.requests} requests wait already: ask again", {"retry-after": "1"})
+            return _refusal(503, f"{self.limits.requests} requests are waiting: ask again later", {"retry-after": "1"})
         self._busy += 1
         try:
             return _json(await self.paths[request.url.path](await self._body(request)))
@@ -226,7 +226,7 @@ class Service:
             # Not its message, which may hold a part of the history.
             place = traceback.extract_tb(error.__traceback__)[-1]
             LOG.error("a request ended in %s at %s, line %s", type(error).__name__, place.filename, place.lineno)
-            return _refusal(500, "the service has met a mistake of its own; its log says where")
+            return _refusal(500, "internal error: the service's log names the line")
         finally:
             self._busy -= 1
 
@@ -237,7 +237,7 @@ class Service:
         try:
             return await asyncio.wait_for(self._read(request), self.limits.seconds)
         except asyncio.TimeoutError:
-            raise Refused(408, f"the body was not here within {self.limits.seconds:g} seconds") from None
+            raise Refused(408, f"the body did not arrive within {self.limits.seconds:g} seconds") from None
 
     async def _read(self, request: Request) -> bytes:
         from starlette.requests import ClientDisconnect

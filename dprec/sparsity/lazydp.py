@@ -158,7 +158,7 @@ class LazyDP(NoiseSchedule):
             self._warned = True
             warnings.warn(
                 f"LazyDP: at a learning rate of {rates.rate:.3g} a step is too small for float32 beside the table's "
-                "weights and is left out: raise the rate, or begin with smaller weights",
+                "weights and is skipped: raise the rate, or start with smaller weights",
                 stacklevel=2,
             )
         return taken

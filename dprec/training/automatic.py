@@ -152,8 +152,8 @@ class AutomaticStep:
 
 def not_begun() -> UserError:
     return UserError(
-        "a step would be taken without privacy, since Privacy was not told that training begins: leave out "
-        "callbacks that train by themselves, and let none take others out of the trainer"
+        "a step would be taken without privacy, because Privacy.on_train_start did not run: leave out callbacks that "
+        "train by themselves or remove callbacks from the trainer"
     )
 
 

@@ -66,7 +66,7 @@ def private_loader(
         raise UserError(f"{type(data).__name__} is read in its own order, so no user can be drawn from it: {advice}")
     refuse_without(data, UserData, advice)
     if expected_batch is None:
-        raise UserError("how many users a step has is not said: give expected_batch")
+        raise UserError("a data set does not tell how many users a step expects: give expected_batch")
     users = cast(Any, data)
     if len(users) and not 1 <= expected_batch <= len(users):
         raise UserError(
@@ -111,8 +111,8 @@ class Rows:
 
 def _no_content() -> UserError:
     return UserError(
-        "a micro-batch is used as what collate_fn made, which is its .content: in a loop give training.step(batch) the "
-        "whole batch as it is, which calls losses with the content of each"
+        "a batch is a list of micro-batches, each with what collate_fn made as its .content: give training.step(batch) "
+        "the whole batch unchanged"
     )
 
 

@@ -85,7 +85,7 @@ def private(
         losses = cast(Model, model).losses
     refuse_losses(losses)
     if (epochs is None) == (steps is None):
-        raise UserError("how long to train is not said, or twice: give epochs or steps")
+        raise UserError("how long to train: give exactly one of epochs and steps")
     batches: Any = made.batch_sampler
     if epochs is not None and not 0 < epochs < math.inf:
         raise UserError(f"epochs is {epochs}: give a finite number above 0")
@@ -205,7 +205,7 @@ class Training:
         """What a checkpoint has to hold beside model and optimizer: what is spent, and of which model."""
         self._order.refuse_lost()
         if self._order.phase != "idle":
-            raise UserError("a checkpoint between a draw and its step would not be whole: save after the step")
+            raise UserError("a checkpoint between a draw and its step would be incomplete: save after the step")
         self._refuse_written()
         run = self.run.state_dict()  # pays what rows owe
         return {"run": run, "total": self._total, "model": identity(self.trained.module), "public": [*self._written]}
@@ -215,7 +215,9 @@ class Training:
         if self._steps is not None:
             raise UserError("a run that has begun cannot become another: load its state before the first step")
         if missing := {"run", "total", "model"} - state.keys():
-            raise UserError(f"the training state lacks {', '.join(sorted(missing))}: it is not whole")
+            raise UserError(
+                f"incomplete training state, without {', '.join(sorted(missing))}: load what state_dict() returned"
+            )
         refuse_change({"steps": state["total"]}, {"steps": self._total})
         self.run.load_state_dict(state["run"])
         self._model, self._written = state["model"], dict.fromkeys(state.get("public", ()))
@@ -239,8 +241,8 @@ class Training:
             ranks = group_of(device)
             if ranks.size == 1 and int(os.environ.get("WORLD_SIZE") or 1) > 1:
                 raise UserError(
-                    "the environment names several processes (WORLD_SIZE), and they are not connected, so each would "
-                    "train a model of its own: call torch.distributed.init_process_group() before, or clear it"
+                    "WORLD_SIZE names several processes, which are not connected, so each would train a model of its "
+                    "own: call torch.distributed.init_process_group() first, or unset it"
                 )
             begin_alike(module, ranks)
             steps = PrivateSteps(self.run, self.trained, loading, self.run.steps, self._total, ranks)

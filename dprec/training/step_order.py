@@ -74,12 +74,10 @@ class StepOrder:
     def filling(self) -> None:
         """Hear that a gradient is asked for."""
         if self.phase == "filled":
-            raise UserError("a batch's gradient is made twice: let one optimizer.step() follow each")
+            raise UserError("backward ran twice for one batch: call optimizer.step() after each")
         self.refuse_lost()
         if self.phase == "idle":
-            raise UserError(
-                "no batch is drawn that a step could be taken with: write `for batch in training:` around it"
-            )
+            raise UserError("no batch was drawn for this step: write `for batch in training:` around it")
         # Look last at what the optimizer steps by, and first at where it stepped to.
         self._optimizer._optimizer_step_pre_hooks.move_to_end(self._hooks[0].id)
         self._optimizer._optimizer_step_post_hooks.move_to_end(self._hooks[1].id, last=False)
@@ -97,27 +95,26 @@ class StepOrder:
         """Refuse to go on after a batch whose step was not taken, or not to its end."""
         if self.phase == "drawn":
             raise UserError(
-                "a batch was drawn and no step was taken with it: call training.step(batch) for each batch, also for "
-                "an empty one"
+                "a batch was drawn and no step was taken with it: call training.step(batch) for each batch, even an "
+                "empty one"
             )
         if self.phase == "filled":
             raise UserError(
-                "a batch's gradient was not followed by optimizer.step(): a step is one batch; for larger ones raise "
-                "expected_batch, and bound memory by max_users"
+                "a batch's gradient was not followed by optimizer.step(): call it for each batch; for larger batches "
+                "raise expected_batch, and set max_users"
             )
         self.refuse_lost()
         if self.phase == "stepping":
             raise UserError(
-                "optimizer.step() was cut short by an error, so that the model may be half moved: go on from what was "
-                "saved before"
+                "an error interrupted optimizer.step(), so the model may be half updated: restart from what was saved"
             )
 
     def refuse_lost(self) -> None:
         """Refuse to go on after a draw that an error ended."""
         if self.phase == "lost":
             raise UserError(
-                f"an error ended a draw ({self._lost}), and going on tells who was in it: mend it, such as by "
-                "max_users, and restart from what was saved"
+                f"an error ended a draw ({self._lost}), and training on would reveal who was in it: mend it, such as "
+                "by max_users, and restart from what was saved"
             )
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -145,8 +142,8 @@ class StepOrder:
         """Let the optimizer step by the private gradient as it was made."""
         if self.phase != "filled" or self._gradients is None:
             raise UserError(
-                "optimizer.step() without a private gradient: let Lightning call it, or training.step(batch), or call "
-                "training.backward(batch) before it, once for each batch, and no loss.backward()"
+                "optimizer.step() without a private gradient: call training.backward(batch) once before it, or let "
+                "Lightning or training.step(batch) call it"
             )
         self._gradients.refuse_changed()
         self._release()

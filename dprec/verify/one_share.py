@@ -42,8 +42,8 @@ class BrokenPromise(UserError):
 
     def __init__(self, found: str) -> None:
         super().__init__(
-            f"the run stops before the step is released, since it does not keep what its guarantee says: {found}; "
-            "report the model, or leave out what uses that parameter"
+            f"the run stops before a step that would break its guarantee: {found}; report the model, or leave out what "
+            "uses that parameter"
         )
 
 
@@ -249,9 +249,8 @@ class Judge:
             if off < least:
                 least, worst = off, max(apart, key=apart.__getitem__)
         return MixedUsers(
-            f"parameter '{worst}': a user's gradient depends on who else is in the batch, or on their padding "
-            f"(it moves by {least:.2g} of its norm): compute entry u of losses(batch) from user u's own items only, "
-            "and let collate_fn make row u of them alone"
+            f"parameter '{worst}': a user's gradient depends on who else is in the batch, or on their padding (by "
+            f"{least:.2g} of its norm): compute loss u and row u from user u alone"
         )
 
     def _of_factor(self, own: Recount, company: Recount) -> UserError | None:

@@ -67,7 +67,7 @@ TABLE = [
         "error: privacy.sparsity: AdaFEST.noise_",
     ),
     ("fit RECIPE switched.yaml", "switched.yaml: privacy is True: give its settings, one a line"),
-    ("report tuned", "tuned holds no metrics.json, since it holds what was chosen among: give tuned/best"),
+    ("report tuned", "tuned holds no metrics.json, since it holds the runs of dprec tune: give tuned/best"),
     ("fit RECIPE nothing_kept.yaml", "error: privacy.sparsity: FEST.keep is 0: give a whole number above 0"),
     ("fit RECIPE --privacy.sparsity FESTT", "privacy.sparsity is 'FESTT': give Strategy or list["),
     ("fit RECIPE --privacy.sparsity FESTT", "null; did you mean FEST?"),

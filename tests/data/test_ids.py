@@ -124,7 +124,7 @@ def test_users_that_only_look_alike_are_counted_and_said(tmp_path, capsys):
     assert people(read_interactions(tmp_path / "log.csv")) == 7
     said = capsys.readouterr().err
     assert "warning: " in said
-    assert "6 user ids differ from another one by no more than case" in said
+    assert "6 user ids differ from another only in case" in said
     (tmp_path / "log.csv").write_text("user,item,time\nann,x,1\nbob,x,2\n")
     read_interactions(tmp_path / "log.csv")
     assert capsys.readouterr().err == ""

@@ -216,7 +216,7 @@ def test_users_tensors_are_found_wherever_a_batch_has_them(name: str) -> None:
 def test_an_object_that_nobody_can_take_apart_is_refused() -> None:
     batch = {"x": Wrapped(torch.ones(2, 3))}
     assert len(batch_tensors(batch)) == 1
-    with pytest.raises(UserError, match="a batch holds tensors in a Wrapped, which does not say whose they are"):
+    with pytest.raises(UserError, match="a batch holds tensors in a Wrapped, which does not show whose they are"):
         select_users(batch, [0])
 
 

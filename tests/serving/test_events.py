@@ -88,7 +88,7 @@ def test_a_request_has_events_or_is_refused() -> None:
         with pytest.raises(UserError):
             question_of(json.dumps(body).encode(), Limits(), run)
     plain = Served(Transformer(len(ITEMS) + 1, dim=8), Catalogue(ITEMS), {})
-    with pytest.raises(Refused, match="history is no list of item ids"):
+    with pytest.raises(Refused, match="history must be a list of item ids"):
         question_of(json.dumps({"history": HISTORIES["bob"]}).encode(), Limits(), plain)
 
 

@@ -172,7 +172,7 @@ def test_a_model_that_holds_a_release_of_popularity_answers_with_it() -> None:
             {"exclude": [["x", "y"]]},
             "exclude of 0: 2 of 2 ids are unknown to the run, the first is number 1$",
         ),
-        ([["alien"]], {"items": "alien"}, "items is no list of item ids: give one"),
+        ([["alien"]], {"items": "alien"}, "items must be a list of item ids: give one"),
         ([["alien"]], {"items": [["7"], ["7"]]}, "items has 2 lists for 1 histories: give one for each"),
         ({"ann": ["7"]}, {"items": {"an": ["7"]}}, "items names 'an', whose history is not given; did you mean ann.$"),
         ("alien", {}, "histories are a str: give a list of histories, .*; a history is item ids, oldest first"),

@@ -226,7 +226,7 @@ def test_a_body_that_does_not_come_is_refused(served: Served) -> None:
         answer = http.client.HTTPResponse(connection)
         answer.begin()
         assert answer.status == 408
-        assert json.loads(answer.read())["error"] == "the body was not here within 0.1 seconds"
+        assert json.loads(answer.read())["error"] == "the body did not arrive within 0.1 seconds"
 
 
 class Busy(Served):
@@ -249,7 +249,7 @@ def test_more_than_it_may_hold_are_sent_away(served: Served) -> None:
         first = threads.submit(asked, port, ["alien"])
         assert busy.begun.wait(60)
         status, told = asked(port, ["dune"])
-        assert (status, told["error"]) == (503, "1 requests wait already: ask again")
+        assert (status, told["error"]) == (503, "1 requests are waiting: ask again later")
         assert ask(port, "GET", "/health")[0] == 200
         busy.may_end.set()
         assert first.result()[0] == 200
@@ -266,7 +266,7 @@ def test_a_mistake_of_its_own_shows_neither_traceback_nor_history(
     broken.may_end.set()
     with caplog.at_level(logging.DEBUG), answering(broken, Limits()) as port:
         status, told = asked(port, [SECRET])
-        assert (status, told) == (500, {"error": "the service has met a mistake of its own; its log says where"})
+        assert (status, told) == (500, {"error": "internal error: the service's log names the line"})
     assert "a request ended in RuntimeError at " in caplog.text
     for said in (caplog.text, *capfd.readouterr()):
         assert SECRET not in said

@@ -102,7 +102,7 @@ def test_a_mistake_is_one_line() -> None:
     walk = Served(Walk(), Catalogue(["a", "b", "c"]), {})
     for ask, says in (
         (lambda: run.similar(["flim 3"]), "items: id number 1 is unknown to the run; did you mean film 3"),
-        (lambda: run.similar("film 3"), "items is no list of item ids"),
+        (lambda: run.similar("film 3"), "items must be a list of item ids"),
         (lambda: run.similar(["film 3"], k=0), "k is 0"),
         (lambda: walk.similar(["a"]), "Walk has no vectors of items, only scores: use recommend"),
         (lambda: walk.item_vectors(), "Walk has no vectors of items"),

@@ -116,9 +116,9 @@ BREACHES: dict[Callable[..., None], str] = {
     skips_steps: "no step was taken with it",
     accumulates: "not followed by optimizer.step",
     steps_twice: "optimizer.step\\(\\) without a private gradient",
-    asks_twice: "made twice",
+    asks_twice: "ran twice",
     uses_another_loader: "another batch than was drawn",
-    uses_another_loader_alone: "no batch is drawn",
+    uses_another_loader_alone: "no batch was drawn",
     changes_the_batch: "changed since",
     asks_for_losses: "give training.step\\(batch\\) the whole batch",
     takes_a_batch_apart: "give training.step\\(batch\\) the whole batch",
@@ -226,7 +226,7 @@ def test_an_error_that_ends_a_draw_is_followed_by_no_other(lost_by: str) -> None
         next(steps if lost_by != "nothing" else iter(run))
     failing = False
     for _ in range(2):
-        with pytest.raises(UserError, match=f"an error ended a draw .*({lost}).*tells who was in it"):
+        with pytest.raises(UserError, match=f"an error ended a draw .*({lost}).*reveal who was in it"):
             next(iter(run))
     for ask in (lambda: run.step([]), run.state_dict):
         with pytest.raises(UserError, match="an error ended a draw"):

@@ -180,6 +180,6 @@ def test_losses_that_fail_for_one_user_are_named_with_their_line() -> None:
     source = Path(__file__).read_text().splitlines()
     line = next(n for n, read in enumerate(source, 1) if read.endswith("there is no second"))
     run = training(model, losses=losses)
-    with pytest.raises(UserError, match=rf"fails for one user \(index 1.* In test_script_refusals\.py:{line}: let it"):
+    with pytest.raises(UserError, match=rf"fails for one user \(index 1.* in test_script_refusals\.py:{line}: let it"):
         take(run)
     assert run.steps == 0

@@ -171,7 +171,7 @@ def _say_unlisted(rows: Rows, columns: ClickColumns) -> None:
         if count := int((own > len(one.vocabulary.values)).any(1).sum()):
             say(
                 f"{rows.path}: {count:,} of {rows.kept:,} records have a value of '{one.column}' that "
-                "data.categories does not list: all such values share one id; iOS and ios are two values"
+                "data.categories does not list: they share one id (iOS and ios differ)"
             )
 
 

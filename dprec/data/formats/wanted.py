@@ -113,8 +113,8 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
                 day = next((known[day] for day in _DAYS if day in known), None)
                 if guess in _OF_DAY and day is not None:
                     raise UserError(
-                        f"{part} has '{day}' and '{known[guess]}': set data.time_column to the right one; "
-                        "if one is the day and the other the time of day, join them in one column"
+                        f"{part} has '{day}' and '{known[guess]}': set data.time_column to the right one, "
+                        "or join day and time of day in one column"
                     )
                 others = [f"'{known[other]}'" for other in GUESSES[role] if other in known and other != guess]
                 if others and role == "user":  # it decides whose data is private

@@ -181,8 +181,8 @@ class Ids:
         """Say how many of these distinct ids may be one with another: guarantees are for each by itself."""
         if similar := alike(ids):
             say(
-                f"warning: {self.path}: {similar:,} {self.role} ids differ from another one by no more than case, "
-                f"width, leading zeros or inner white space: merge those that are one {self.role}"
+                f"warning: {self.path}: {similar:,} {self.role} ids differ from another only in case, width, "
+                f"leading zeros or inner white space: merge those that are one {self.role}"
             )
 
 

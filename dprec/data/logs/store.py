@@ -228,8 +228,8 @@ def kept_or_read(
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise UserError(
-            f"cannot write {home} ({error.strerror or error}): it takes about 32 bytes an event, or 4 a number "
-            "or id of a record; set data.cache to a folder with enough room"
+            f"cannot write {home} ({error.strerror or error}): set data.cache to a folder with room for "
+            "32 bytes an event, or 4 for each value of a record"
         ) from error
     if (found := Kept.opened(home, before)) is None:
         raise UserError(f"{home} changed after it was written: check for another program that uses it, and run again")

@@ -134,7 +134,7 @@ class Times:
         if self.least is not None and self.least == self.most:
             raise UserError(
                 f"{path}: all times are equal ({self._said(self.least)}), so they give no order: set data.time_column "
-                "to another column, or to rows if the rows are in time order"
+                "to another column, or to rows if these are in order"
             )
 
     @property

@@ -46,8 +46,8 @@ def refuse_of_users(name: str, *sides: Any) -> None:
         known = layout_of(side) if isinstance(side, Tensor) else None
         if known is not None and known.known:
             raise NoRule(
-                f"{name} has a weight or bias {tuple(side.shape)} that follows from the batch, so that users meet each "
-                "other by their place: write it with * and +"
+                f"{name} has a weight or bias {tuple(side.shape)} that is computed from the batch, which mixes "
+                "users: write it with * and +"
             )
 
 

@@ -86,7 +86,7 @@ def _select(leaf: Any, users: Sequence[int], places: Tensor) -> Any:
         return own
     if batch_tensors(leaf):
         raise UserError(
-            f"a batch holds tensors in a {type(leaf).__name__}, which does not say whose they are: put them into a "
+            f"a batch holds tensors in a {type(leaf).__name__}, which does not show whose they are: use a "
             "dataclass, a dict or a list, or write select(users)"
         )
     return leaf

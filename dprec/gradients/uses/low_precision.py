@@ -65,6 +65,5 @@ class OwnPrecision:
 def _by_itself(dtype: torch.dtype) -> str:
     return (
         f"losses(batch) computes in {str(dtype).removeprefix('torch.')} by itself: leave out torch.autocast and casts "
-        "there, and set trainer.precision, or put torch.autocast around training.step(batch), so that the guarantee "
-        "says what roundings it does not cover"
+        "there; set trainer.precision, or put torch.autocast around training.step(batch)"
     )

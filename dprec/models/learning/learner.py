@@ -156,8 +156,7 @@ class Learner(LightningModule):
         if self.memory_map is not None and not any(map(in_file, self.parameters())):
             raise UserError(
                 f"model.memory_map is {self.memory_map}, but no table of {type(self).__name__} on {self.device} is in "
-                "a file: train on the CPU, make tables with "
-                "dprec.models.items.features.new_table, or leave it out"
+                "a file: train on the CPU, make tables with dprec.models.items.features.new_table, or unset it"
             )
         if terms.last is None:
             deal(getattr(self.trainer.train_dataloader, "batch_sampler", None), ranks)

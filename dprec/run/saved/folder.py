@@ -69,7 +69,7 @@ class RunFolder:
     def chosen_instead(self) -> str | None:
         """What to say of a folder that is no run, but in which `dprec tune` has kept one."""
         best = self.path / "best"
-        return f"since it holds what was chosen among: give {best}" if best.is_dir() else None
+        return f"since it holds the runs of dprec tune: give {best}" if best.is_dir() else None
 
     @property
     def holds_a_run(self) -> bool:

@@ -93,8 +93,8 @@ def refuse_other_content(content: str | None, data: Any, run: RunFolder) -> None
     """Refuse other events of as many users, by what the owner alone has of the start, where it is still there."""
     if (began := run.content) is not None and began != content:
         raise UserError(
-            f"cannot resume {run.path}: the log has changed since this run began, though it has as many {data.unit}s: "
-            "resume with the log of then, or start a new run"
+            f"cannot resume {run.path}: the log has changed since this run began: resume with the log of its start, "
+            "or start a new run"
         )
 
 

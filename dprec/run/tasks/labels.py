@@ -78,9 +78,8 @@ class ClickPrediction(BesideBaseRates):
         if mode == "flat":
             return None
         return (
-            f"warning: privacy.clipping {mode} gives every {unit} the same weight, however large its gradient, so a "
-            "model of rare clicks predicts too few of them: set privacy.clipping flat, and privacy.max_norm to the "
-            "gradient of a click, such as 20"
+            f"warning: privacy.clipping {mode} scales every {unit}'s gradient to one norm, so a model predicts too few "
+            "rare clicks: set privacy.clipping flat and a privacy.max_norm such as 20"
         )
 
     def _base_rates(self, data: Any) -> Tensor:
@@ -109,7 +108,7 @@ class ClickPrediction(BesideBaseRates):
             return None
         return (
             "warning: the share of clicks alone predicts better, so the model is far from trained or too sure: raise "
-            "trainer.max_epochs or model.learning_rate at the same ε, or privacy.epsilon"
+            "trainer.max_epochs, model.learning_rate or privacy.epsilon"
         )
 
 

@@ -158,9 +158,8 @@ class Ranking(Task):
         if found >= FEW * min(of, results["distinct_items"].get("places", first * users)):
             return None
         return (
-            f"warning: the first {first} places of {users:,} users hold only {found:,} of {of:,} items, so "
-            f"recommendations collapse on few: see --metrics coverage@{first},novelty@{first}, and try another recipe, "
-            "such as movielens_dpformer_popular"
+            f"warning: the first {first} places of {users:,} users hold only {found:,} of {of:,} items: see "
+            f"--metrics coverage@{first},novelty@{first}, and try another recipe, such as movielens_dpformer_popular"
         )
 
     def table(self, results: Mapping[str, Any], title: str) -> Table:

@@ -56,7 +56,7 @@ class LazyTable(ABC):
         if (found.dtype, found.device, found.shape) != (self.values.dtype, self.values.device, self.values.shape):
             raise UserError(
                 f"LazyDP: table '{self.name}' was converted or moved while its rows may owe noise: take the model's "
-                "state_dict() before that, or convert copy.deepcopy(model), whose rows have paid"
+                "state_dict() first, or convert copy.deepcopy(model)"
             )
         if found.data_ptr() != self.values.data_ptr():
             self.values = found
