@@ -21,7 +21,7 @@ Model = TypeVar("Model", bound="OutputPerturbation")
 
 @dataclass(eq=False)
 class OutputPerturbation(Estimator):
-    """The regularised minimum plus noise, projected in ℓ∞ onto the ball that holds every such minimum.
+    """A private linear model: the regularised minimum plus noise, projected in ℓ∞ onto the ball of all minima.
 
     If one record is replaced, w* = argmin F(w) + λ/2 ‖w‖² moves by at most 2L / λn in ℓ2, where L bounds the slope of a
     record's loss. The noise covers this and the solver's error: the code accepts w only if it finds a gradient of at

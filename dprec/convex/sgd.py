@@ -35,7 +35,7 @@ STEP_SHARE, STEP_DELTA_SHARE, CALLS = 8, 4, 4  # the paper's step has (ε/8, δ/
 
 @dataclass(eq=False)
 class BiasReducedSGD(Estimator):
-    """Stochastic descent along bias-reduced private gradients, until the budget is spent.
+    """A private linear model, trained by descent along bias-reduced private gradients until the budget is spent.
 
     Every step draws a level N, a batch of 2^(N+1) records and one more record. It calls a private mean estimator four
     times: for the batch, for each half, and for the single record. Levels are independent of the data, so the number

@@ -180,7 +180,7 @@ class Logistic(ClickModel):
 
 
 class PCTR(ClickModel):
-    """Predicts a click by a network over the features' vectors and the counts' logarithms.
+    """A click model: a network over the features' vectors and the counts' logarithms.
 
     The model of the AdaFEST paper for Criteo's logs. A feature of V ids gets a vector of width 2 V^¼, rounded down.
 
@@ -226,7 +226,7 @@ class PCTR(ClickModel):
 
 
 class DLRM(ClickModel):
-    """Predicts a click from the inner products of all pairs of features, and from the counts themselves.
+    """A click model of the inner products of all pairs of features, and of the counts themselves.
 
     A bottom network turns the counts into a vector as wide as those of the categorical features. The top network reads
     that vector and the inner product of every pair of vectors. `recipes/dlrm_dpsgd.yaml` has MLPerf's sizes.

@@ -17,7 +17,7 @@ from dprec.models.learning.learner import refuse_unless
 
 
 class PrivateALS(DescribedRecommender):
-    """Factorises who met what, by users' and items' least squares in turns (DPALS, Chien et al. 2021).
+    """A recommender by private matrix factorisation: alternating least squares (DPALS, Chien et al. 2021).
 
     Noisy sums over all users give the items' vectors; a user's vector is solved from the user's history alone, whenever
     it is needed. Training then fits only how vectors of users and items are compared, and a bias. Use it to compare

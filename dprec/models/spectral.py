@@ -21,7 +21,7 @@ from dprec.models.networks.reattention import ReAttentiveNetwork
 
 
 class Spectral(DescribedRecommender):
-    """Scores the most popular items by a trained mix of spectral item vectors of the recent history.
+    """A recommender by a trained mix of the recent history's item vectors, which come from noisy sums.
 
     It trains only the weights of a history's last items, the mix of their descriptions, and a bias: thousands of
     numbers instead of millions. Compare private networks with it first (docs/results.md).

@@ -119,7 +119,7 @@ class QuestionReader:
     def numbers(self, ids: Any, where: str) -> np.ndarray:
         """The numbers of items (n,), all of which the run must know. No message repeats an id."""
         if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable):
-            raise UserError(f'{where} is no list of item ids: give one, such as ["12", "7"]')
+            raise UserError(f'{where} must be a list of item ids: give one, such as ["12", "7"]')
         raw = unicode_texts(list(ids), where)
         found = np.array(self.catalogue.numbers([raw])[0], dtype=np.int64)
         if len(strange := np.flatnonzero(found == 0)):

@@ -12,7 +12,7 @@ from dprec_kernels.dense_noise import dense_noise
 
 
 class EANA(RowChoice):
-    """Adds a step's noise to rows with a gradient alone: as fast as training without privacy, and not private.
+    """Adds a step's noise only to rows with a gradient: as fast as training without privacy, but not private.
 
     Use it only to compare with. Which rows have moved tells what was in the batch: a row still at its start was in
     nobody's history, and a row that a single user touches gives that user away. There is no ε for it;

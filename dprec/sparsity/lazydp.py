@@ -27,7 +27,7 @@ LEAST_UNITS = 16  # that one user's share moves a table in a step, if float32 is
 
 
 class LazyDP(NoiseSchedule):
-    """DP-SGD exactly, but a row gets the noise of the steps it was not read in when it is next read.
+    """DP-SGD exactly, except that a row gets the noise of all steps since its last read when it is next read.
 
     Use it for large tables that are trained by SGD: the model has the distribution of DP-SGD's, and a step adds noise
     only to the rows that it reads. The noise of many steps is drawn at once, from the distribution of their sum:

@@ -114,7 +114,7 @@ class UserBatches(Sampler[list[int]]):
 
 
 class PoissonBatches(UserBatches):
-    """Every user is in every batch with probability `rate`, independently of all other users and steps.
+    """Poisson sampling: each user is in a batch with probability `rate`, independently of all users and steps.
 
     Use it as the `batch_sampler` of a DataLoader, or let `Privacy.loader` do so; the ledger reads the law of the draws
     from it. The size of a batch is random, and a batch may be empty. Without a seed each step takes a fresh 128-bit key

@@ -143,7 +143,7 @@ Counts: TypeAlias = Callable[[Release], Tensor]
 
 
 class RowChoice(Strategy, ABC):
-    """Says which rows may change in a step. A subclass writes `choose`, and what its choice costs.
+    """A strategy that decides which rows may change in a step. A subclass writes `choose` and `noise_ratio`.
 
     Where several name a table, each chooses among what the ones before it left.
 
@@ -217,7 +217,7 @@ Move: TypeAlias = tuple[Table, Tensor, Tensor]  # a table, the rows that a step'
 
 
 class NoiseSchedule(Strategy, ABC):
-    """Takes the steps of its tables by itself, and gives every row its noise. A subclass writes `step`.
+    """A strategy that updates its tables by itself and adds each row's noise. A subclass writes `step`.
 
     One that leaves rows without noise after a step writes `read` and `settle` too. It rules its tables alone.
 
