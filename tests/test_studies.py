@@ -34,6 +34,7 @@ DEEPER = {  # what a study is about: a formula, a release or a kernel that no pu
     "gpu_compile": ["dprec_kernels"],
     "elsewhere": ["dprec.gradients"],
     "normals": ["dprec.noise", "dprec_kernels"],
+    "private_als": ["dprec.accounting", "dprec.data", "dprec.models.described", "dprec.models.items"],
     "shares": ["dprec.accounting", "dprec.data", "dprec.models.items", "dprec.noise"],
     "text_accuracy": ["dprec.run.saved"],
     "text_items": ["dprec.data.datasets", "dprec.metrics.ranking"],
@@ -298,6 +299,10 @@ def reductions(rows: list[dict]) -> bool:
 
 
 RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a study is asked, and what its rows have
+    "private_als": (
+        ["--epsilons", "5", "--data", "movielens"],
+        lambda rows: len(rows) == 1 and 0 < rows[0]["ndcg@10"] < 1,
+    ),
     "adafest": ([], lambda rows: [row["system"] for row in rows[:3]] == ["AdaFEST", "DP-SGD, fused", "AdaFEST"]),
     "nearest_items": ([], lambda rows: 0 < rows[0]["recall"] <= rows[2]["recall"] and len(rows) == 3),
     "processes": ([], lambda rows: 0 < rows[1]["cpu_ms_per_step"] < rows[1]["all_cpu_ms_per_step"]),

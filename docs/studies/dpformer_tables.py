@@ -182,7 +182,8 @@ class Cell:
         settings = differs | {"privacy.epsilon": f"{self.epsilon:g}"}
         if self.tuned:
             settings |= {"model.learning_rate": f"{self.tuned[0]:g}", "data.batch_size": f"{self.tuned[1]:g}"}
-        return [f"recipes/{self.data}_{name}.yaml", *study.words(settings)]
+        folder = "docs/studies" if name == "als" else "recipes"  # its model is a study's, too
+        return [f"{folder}/{self.data}_{name}.yaml", *study.words(settings)]
 
     def folder(self, runs: Path, seed: int) -> Path:
         return runs / re.sub("[@:]", "-", self.name) / f"seed-{seed}"

@@ -10,7 +10,6 @@ from dprec.models.clicks import DLRM, PCTR, ClickModel, Logistic
 from dprec.models.dpformer import DPFormer
 from dprec.models.dual_encoder import DualEncoder
 from dprec.models.learning.learner import Learner
-from dprec.models.private_als import PrivateALS
 from dprec.models.recurrent import GRU, LSTM
 from dprec.models.spectral import Spectral, SpectralFormer
 from dprec.models.text_classifier import TextClassifier
@@ -27,7 +26,6 @@ __all__ = [
     "DualEncoder",
     "Learner",
     "Logistic",
-    "PrivateALS",
     "Recommender",
     "SequenceRecommender",
     "Spectral",

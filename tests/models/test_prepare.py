@@ -12,7 +12,6 @@ import torch
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
-from dprec.models import PrivateALS
 from tests.zoo.recommenders import ITEMS, MODELS, spectral
 
 USERS = 40
@@ -21,7 +20,6 @@ ASKING: dict[str, Callable[[], Any]] = {
     **{name: make for name, make in MODELS.items() if getattr(make(), "releases", ())},
     "spectral-clear": lambda: spectral(clear=2.0),
     "spectral-repeats": lambda: spectral(pair_share=0.5, lead_share=0.3, repeat_share=0.01, shrink=0.5),
-    "private-als-item": lambda: PrivateALS(ITEMS, top=12, rank=3, max_length=9, grams="item"),
 }
 
 

@@ -18,7 +18,6 @@ from dprec.models import (
     DPFormer,
     DualEncoder,
     Logistic,
-    PrivateALS,
     SequenceRecommender,
     Spectral,
     SpectralFormer,
@@ -29,7 +28,7 @@ from dprec.models.items.discriminant import DiscriminantItems
 from dprec_kernels import catalogue_softmax
 from tests.zoo import SMALL, Make, register, tagged
 
-SomeSpectral = TypeVar("SomeSpectral", bound=PrivateALS | Spectral)
+SomeSpectral = TypeVar("SomeSpectral", bound=Spectral)
 ITEMS, LENGTH = 23, 9
 NUMBERS, VOCABULARIES, BAG = 3, (11, 4, 2), 4
 
@@ -321,7 +320,6 @@ RANKS: dict[str, tuple[str, Make]] = {
     "spectral": ("ours, exports", spectral),
     "spectral-discriminant": ("ours, exports", lambda: spectral(pair_share=0.5, lead_share=0.3)),
     "spectral-former": ("ours, exports", spectral_former),
-    "private-als": ("ours, unrolled", lambda: described(PrivateALS(ITEMS, top=12, rank=5, max_length=LENGTH))),
     "gru": ("ours, unrolled", lambda: recurrent(GRU)),
     "lstm": ("ours, unrolled", lambda: recurrent(LSTM)),
     "gru-shortcut": ("ours", lambda: recurrent(GRU, shortcut_mean=0.3, network_scale=0.25, fade=0.8)),
