@@ -143,19 +143,6 @@ MANY_ROWS = 1_000_000  # of a table: noise in all of them takes longer than the 
 TOO_LARGE = 0.1  # a δ, which should be below 1 / users
 
 
-def spending(privacy: Privacy | None) -> dict[str, Any]:
-    """ε spent so far, δ and σ; null in each for a run without privacy."""
-    if privacy is None:
-        return {"epsilon": None, "delta": None, "noise_multiplier": None}
-    return privacy.spending
-
-
-def sparsity(privacy: Privacy | None) -> dict[str, Any]:
-    """What strategies for tables saved per step; empty without strategies."""
-    report = {} if privacy is None else privacy.rules.report()
-    return {"sparsity": report} if report else {}
-
-
 def hint_of_tables(privacy: Privacy | None, tables: Iterable[EmbeddingTable]) -> str | None:
     """What to do where every row of a large table gets noise in every step, which takes most of the time."""
     if privacy is None or privacy.rules.strategies:

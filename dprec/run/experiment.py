@@ -32,8 +32,6 @@ from dprec.run.console import (
     peak_memory_mb,
     promise,
     show,
-    sparsity,
-    spending,
     warning_of_delta,
 )
 from dprec.run.planning import fit_batch, settle_catalogue, sizes_for, total_steps
@@ -87,7 +85,9 @@ class Experiment:
 
     def spending(self) -> dict[str, Any]:
         """ε spent so far, δ and σ; null in each for a run without privacy."""
-        return spending(self.privacy)
+        if self.privacy is None:
+            return {"epsilon": None, "delta": None, "noise_multiplier": None}
+        return self.privacy.spending
 
     @property
     def assumptions(self) -> list[str]:
@@ -155,12 +155,13 @@ class Experiment:
             results = self.task.judge(self.model, self.data, metrics=self.metrics, device=device, ranks=ranks)
         if not first_process():
             return {}  # the first writes
+        saved = {} if self.privacy is None else self.privacy.rules.report()  # by strategies for tables
         report = {
             "run": self.name,
             **self.task.describe(self.data),
             **self.spending(),
             "guarantee": self.guarantee,
-            **sparsity(self.privacy),
+            **({"sparsity": saved} if saved else {}),
             "sampling_rate": self.batches.rate,
             "steps": trainer.global_step,
             **results,
