@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in NAMES:
         command: Command = import_module(f"dprec.{name}").main
         if argv is None:
-            command.own_process()
+            command.begin_process()
         return command(words)
     if name not in ("", "--help", "-h"):
         close = difflib.get_close_matches(name, NAMES, n=1)

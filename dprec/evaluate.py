@@ -9,7 +9,6 @@ from rich.console import Console
 
 from dprec.cli.arguments import CommandLine, add_run, listed
 from dprec.cli.command import Command, print_json
-from dprec.lightning import leave_out
 
 
 def options(parser: ArgumentParser) -> None:
@@ -62,7 +61,7 @@ def evaluate(line: CommandLine, console: Console) -> None:
     console.print(in_lines(guarantee["guarantee"]), soft_wrap=True)
 
 
-main = Command(evaluate, options, settings=True, reads_run=True, own_process=leave_out)
+main = Command(evaluate, options, settings=True, reads_run=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from rich.console import Console
 from dprec.cli.arguments import CommandLine, add_run, listed
 from dprec.cli.command import Command
 from dprec.errors import UserError
-from dprec.lightning import leave_out
 
 
 def options(parser: ArgumentParser) -> None:
@@ -40,7 +39,7 @@ def export(line: CommandLine, console: Console) -> None:
     console.print(f"{file}; {file.parent / 'interface.json'} says what goes in and out", soft_wrap=True)
 
 
-main = Command(export, options, reads_run=True, own_process=leave_out)
+main = Command(export, options, reads_run=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from dprec.accounting.ledger import Ledger, round_up
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command, print_json
 from dprec.errors import UserError
-from dprec.lightning import leave_out
 from dprec.run.saved.folder import RunFolder, write_private
 
 MANY = 10_000  # runs that a ceiling may still allow
@@ -143,7 +142,7 @@ def _draw(rows: list[tuple[str, str, float, float]], delta: float, file: Path) -
         raise UserError(f"cannot write {file}: {error.strerror}") from None
 
 
-main = Command(ledger, options, reads_run=True, own_process=leave_out)
+main = Command(ledger, options, reads_run=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from dprec.cli.arguments import CommandLine, add_run, listed
 from dprec.cli.command import Command, print_json
 from dprec.data.formats.format import lines_in
 from dprec.errors import UserError
-from dprec.lightning import leave_out
 
 if TYPE_CHECKING:
     from dprec.serving.predictions import TextRun
@@ -78,7 +77,7 @@ def _lines(file: str) -> list[str]:
     return lines_in(text)
 
 
-main = Command(predict, options, reads_run=True, own_process=leave_out)
+main = Command(predict, options, reads_run=True)
 
 
 if __name__ == "__main__":

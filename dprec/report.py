@@ -12,7 +12,6 @@ from rich.console import Console
 from dprec.cli.arguments import CommandLine
 from dprec.cli.command import Command
 from dprec.errors import UserError
-from dprec.lightning import leave_out
 
 
 def options(parser: ArgumentParser) -> None:
@@ -55,7 +54,7 @@ def report(line: CommandLine, console: Console) -> None:
     console.print(f"report: {path}", soft_wrap=True)
 
 
-main = Command(report, options, reads_run=True, own_process=leave_out)
+main = Command(report, options, reads_run=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from rich.console import Console
 from dprec.cli.arguments import CommandLine, NonNegativeInt, PositiveInt, add_run, listed
 from dprec.cli.command import Command
 from dprec.errors import UserError
-from dprec.lightning import leave_out
 
 HOME = ("127.0.0.1", "localhost", "::1")
 PORT = 8000
@@ -73,7 +72,7 @@ def _listening(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen at {host}, port {port} ({error.strerror}): give another --port") from None
 
 
-main = Command(serve, options, reads_run=True, own_process=leave_out)
+main = Command(serve, options, reads_run=True)
 
 
 if __name__ == "__main__":

@@ -75,15 +75,15 @@ class Command:
     do: Callable[[CommandLine, Console], None]  # its docstring is what --help says of the command
     options: Callable[[jsonargparse.ArgumentParser], None]  # adds them to the parser
     settings: bool = False  # whether all other options override settings of a recipe
-    reads_run: bool = False
-    own_process: Callable[[], None] = _nothing  # called first in a process that runs only this command
+    reads_run: bool = False  # and trains nothing
+    own_process: Callable[[], None] = _nothing  # of a process that runs only this command: what else it begins with
     without_words: bool = False  # whether it does something where others show their usage
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """0; 2 after a mistake of the user, 3 if an audit finds a breach; 130 after Ctrl-C, 143 after SIGTERM while
         training; 141 if the output's reader has gone."""
         if argv is None:
-            self.own_process()
+            self.begin_process()
         run_on_own()
         _quiet()
         for stream in (sys.stdout, sys.stderr):
@@ -109,6 +109,12 @@ class Command:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         return 0
+
+    def begin_process(self) -> None:
+        """Prepare a process that runs only this command."""
+        if self.reads_run:
+            leave_out()
+        self.own_process()
 
     def parser(self) -> jsonargparse.ArgumentParser:
         """Return the parser of the command's own options."""
