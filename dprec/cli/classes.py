@@ -236,9 +236,11 @@ def check(key: str, classes: Mapping[str, type], where: str) -> None:
 
 
 def _meant(key: str, options: list[str]) -> str | None:
-    """The option whose last name is closest, and of several the one closest as a whole."""
+    """The option that is closest as a whole, or by its last name, and of several of this name the closest."""
     name = key.rpartition(".")[2]
     name = SYNONYMS.get(name, name)
-    close = difflib.get_close_matches(name, {option.rpartition(".")[2] for option in options}, n=1, cutoff=0.7)
-    of_this_name = [option for option in options if option.rpartition(".")[2] in close]
-    return next(iter(difflib.get_close_matches(key, of_this_name, n=1, cutoff=0.0)), None)
+    names = {option.rpartition(".")[2] for option in options}
+    whole = [] if name in names else difflib.get_close_matches(key, options, n=1, cutoff=0.7)
+    close = whole or difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    found = whole or [option for option in options if option.rpartition(".")[2] in close]
+    return next(iter(difflib.get_close_matches(key, found, n=1, cutoff=0.0)), None)
