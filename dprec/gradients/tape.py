@@ -176,7 +176,6 @@ class Tape(AsWritten):
         return graph
 
     def trainable(self, value: Any) -> bool:
-        """Whether this is a trained parameter, or is computed from trained parameters alone."""
         return isinstance(value, Tensor) and (id(value) in self._names or EXPRESSION in value.__dict__)
 
     def rows(self, tensor: Tensor, operation: str, used: Tensor) -> int:
@@ -210,7 +209,6 @@ class Tape(AsWritten):
         return NoRule(f"parameter '{self.name_of(used)}' is met by a gradient that losses(batch) asks for by itself")
 
     def name_of(self, value: Tensor) -> str:
-        """Return the name of the parameter behind something trainable."""
         return self._names[id(sources_of(value)[0])]
 
     def ids_of(self, value: Tensor) -> Tensor | None:
@@ -224,7 +222,6 @@ class Tape(AsWritten):
         return self._made[what]
 
     def by_user(self, tensor: Tensor) -> Tensor:
-        """Return a tensor in the users' order as (users, positions, features): while unchanged, each time the same."""
         if tensor.is_inference():  # nothing tells whether it is changed later
             return by_user(tensor.clone(), self.users)
         place = id(tensor)
@@ -237,10 +234,9 @@ class Tape(AsWritten):
         return values
 
     def record(self, output: Tensor, rows: int, uses: Uses, kept: Iterable[Tensor] = ()) -> Tensor:
-        """Return `output`, which has `rows` rows of each user, such that its gradient becomes contributions.
+        """Return `output` such that its gradient becomes a contribution to every (parameter, rule) in `uses`.
 
-        `uses` says of each parameter how. `kept` are the inputs that rules will read in the backward pass: nobody may
-        change them until then.
+        `kept` are the inputs the rules will read in the backward pass: they must not be changed until then.
         """
         tapped = tap(output, self.listener(uses, kept))
         tapped._dprec_layout = layout.of_users(rows)  # type: ignore[attr-defined]
@@ -282,8 +278,6 @@ class Tape(AsWritten):
         return receive
 
     def without_gradient(self, output: Tensor, why: str) -> Tensor:
-        """Return `output`, whose gradient no rule has: where losses depend on it, users are taken one by one."""
-
         def refuse(gradient: Tensor) -> None:
             raise NoRule(why)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -12,16 +12,63 @@ from dprec.errors import UserError
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.layouts.layout import operation_name
 
-if TYPE_CHECKING:
-    from dprec.gradients.tape import Tape
-
 # For each parameter, or None: what makes a contribution of the gradient of an operation's output.
 Uses: TypeAlias = "Iterable[tuple[Any, Callable[[Tensor], Contribution]]]"
-Recorder: TypeAlias = "Tape"  # what a rule asks is among its public methods
+
+
+class Recorder(Protocol):
+    """What a rule asks of the tape."""
+
+    users: int
+    real: int  # the first of them, whose losses count; the others' gradients are 0
+    again: dict[Any, Any]  # a rule may leave here what it does for calls of its function and of the same form
+
+    def __enter__(self) -> Any:
+        """Enter again: a rule may be written with other operations, which have rules of their own."""
+
+    def __exit__(self, *error: Any) -> None: ...
+
+    def trainable(self, value: Any) -> bool:
+        """Whether this is a trained parameter, or is computed from trained parameters alone."""
+
+    def rows(self, tensor: Tensor, operation: str, used: Tensor) -> int:
+        """Return how many rows of `tensor` belong to each user, or refuse to guess."""
+
+    def announce(self, parameter: Tensor, ids: Tensor | None) -> None:
+        """Announce that rows of a parameter are about to be read."""
+
+    def announce_all(self, parameters: Sequence[Tensor], ids: Sequence[Tensor]) -> None:
+        """Announce so of several parameters at once."""
+
+    def name_of(self, value: Tensor) -> str:
+        """Return the name of the parameter behind something trainable."""
+
+    def ids_of(self, value: Tensor) -> Tensor | None:
+        """Return the ids at which something computed from one parameter reads it, if that is what it does."""
+
+    def made(self, what: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Return what several operations of a step need and the first of them makes."""
+
+    def by_user(self, tensor: Tensor) -> Tensor:
+        """Return a tensor in the users' order as (users, positions, features): while unchanged, each time the same."""
+
+    def record(self, output: Tensor, rows: int, uses: Uses, kept: Iterable[Tensor] = ()) -> Tensor:
+        """Return `output`, which has `rows` rows of each user, such that its gradient becomes contributions.
+
+        `uses` says of each parameter how. `kept` are inputs that this reads: nobody may change them until then.
+        """
+
+    def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
+        """Return what makes contributions of an output's gradient, for an operation that calls it once going back."""
+
+    def without_gradient(self, output: Tensor, why: str) -> Tensor:
+        """Return `output`, whose gradient no rule has: where losses depend on it, users are taken one by one."""
+
+
 Operation: TypeAlias = Callable[..., Any]
-Rule: TypeAlias = "Callable[[Recorder, Operation, Any, Any], Any]"  # (tape, operation, args, kwargs) -> result
+Rule: TypeAlias = Callable[[Recorder, Operation, Any, Any], Any]  # (tape, operation, args, kwargs) -> result
 Way: TypeAlias = Callable[..., Any]  # (tape, *args, **kwargs) -> result
-SomeRule = TypeVar("SomeRule", bound="Callable[..., Any]")
+SomeRule = TypeVar("SomeRule", bound=Rule)
 
 
 @dataclass(frozen=True)
