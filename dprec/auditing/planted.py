@@ -152,7 +152,7 @@ class CanariedSequences(Sequences):
     >>> few = Canaries(each=1, coins=10)
     >>> data = CanariedSequences(few, dataset="synthetic", synthetic_users=50, batch_size=10, min_events=0)
     >>> data.users, len(next(iter(data.test_dataloader())).target)
-    (265, 50)
+    (265, 13)
     """
 
     def __init__(self, canaries: Canaries, **options: Any) -> None:

@@ -92,7 +92,7 @@ class Sequences(SampledData):
     >>> data = Sequences(dataset="synthetic", synthetic_users=50, synthetic_items=40, batch_size=10)
     >>> data.setup()
     >>> data.users, data.name, len(data.batches), len(next(iter(data.test_dataloader())).target)
-    (50, 'synthetic', 5, 50)
+    (50, 'synthetic', 5, 13)
     """
 
     unit = "user"  # with their whole history

@@ -51,7 +51,7 @@ def test_a_strategy_that_shows_sums_or_mixes_users_is_refused(given: dict[str, A
 @pytest.mark.parametrize("strategy", [FSDPStrategy(), ModelParallelStrategy()])
 def test_a_strategy_that_splits_parameters_is_refused(strategy: Any) -> None:
     trainer: Any = SimpleNamespace(strategy=strategy)
-    with pytest.raises(UserError, match="each process must hold them whole; use ddp"):
+    with pytest.raises(UserError, match="each process must hold all parameters; use ddp"):
         refuse_strategy(trainer)
 
 

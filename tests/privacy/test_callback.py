@@ -223,7 +223,7 @@ def test_lightnings_own_ways_to_try_a_model_and_to_predict() -> None:
     trainer = fit(privacy, recommender=recommender, fast_dev_run=True)
     assert (trainer.global_step, privacy.steps) == (1, 1)
     module = data()
-    scores = trainer.predict(recommender, datamodule=module)
+    scores = fit(Privacy(epsilon=3.0), recommender=recommender, max_steps=1).predict(recommender, datamodule=module)
     assert sum(map(len, scores)) == module.users
     assert all(each.shape[1] == module.items for each in scores)
 

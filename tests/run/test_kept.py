@@ -81,7 +81,7 @@ def test_a_checkpoint_without_a_choice_is_refused() -> None:
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
             "--data.tokens or --data.micro_batch",
         ),
-        (torch.AcceleratorError("CUDA error: device-side assert triggered"), "on the CPU"),
+        (torch.AcceleratorError("CUDA error: device-side assert triggered"), "--trainer.accelerator cpu"),
     ],
 )
 def test_a_card_that_stops_says_what_to_do(error: RuntimeError, said: str) -> None:

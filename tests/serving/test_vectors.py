@@ -12,7 +12,7 @@ import torch
 
 from dprec.data import Catalogue
 from dprec.errors import UserError
-from dprec.models import DPFormer, PrivateALS, Transformer
+from dprec.models import DPFormer, Spectral, Transformer
 from dprec.models.items.succession import Repeats
 from dprec.notices import kept
 from dprec.serving.served import Served
@@ -87,7 +87,7 @@ def test_similar_items_have_the_largest_cosine(popular: bool) -> None:
 
 
 def test_an_item_without_a_vector_is_like_none() -> None:
-    model = PrivateALS(ITEMS, top=5, rank=3)
+    model = Spectral(ITEMS, top=5, rank=3)
     model.described.place[torch.tensor([2, 4, 6, 8, 10])] = torch.arange(5)
     model.described.vectors[:5] = torch.eye(5, 3) + 0.1
     run = served(model)

@@ -32,6 +32,7 @@ SLICE_ON_CARD = 1 << 26  # the same on a GPU, where each slice costs its launche
 def users_at_once(numbers: int, like: Tensor, most: int) -> int:
     """Return of how many users gradients of so many numbers are built at once: `most` numbers on a CPU.
 
+    >>> import torch
     >>> users_at_once(10, torch.zeros(1), SLICE), users_at_once(1 << 17, torch.zeros(1), SLICE)
     (64, 8)
     """
