@@ -111,9 +111,7 @@ def test_in_batch_negatives_train_without_privacy_and_are_refused_with_it() -> N
     privacy = Privacy(noise_multiplier=1.0)
     model = Transformer(module.items, dim=4, blocks=0, negatives="in-batch")
     before = model.embedding.weight.clone()
-    with pytest.raises(
-        UserError, match="Transformer cannot be trained privately.*depends on other users"
-    ) as caught:
+    with pytest.raises(UserError, match="Transformer cannot be trained privately.*depends on other users") as caught:
         trainer(privacy, max_steps=4).fit(model, module)
     assert "\n" not in str(caught.value)
     assert privacy.steps == 0
