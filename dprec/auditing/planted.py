@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from dprec.data.draws.batch import SequenceBatch
 from dprec.data.logs.histories import Histories
-from dprec.data.selection.protocol import SplitLog
+from dprec.data.selection.held_out import SplitLog
 from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Recommender

@@ -32,8 +32,8 @@ from dprec.data.logs.parts import OnMissing, Source
 from dprec.data.logs.store import content_of
 from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue
+from dprec.data.selection.held_out import Protocol, SplitLog
 from dprec.data.selection.packing import RankingUsers, TrainingUsers
-from dprec.data.selection.protocol import Protocol, SplitLog
 from dprec.errors import UserError
 
 FROM_DATA, PRIVATE = "from-data", "private"  # where a catalogue comes from, other than a file

@@ -18,10 +18,11 @@ from dprec.data.labelled_texts.log import (
     TRAINING,
     TextColumns,
     TextLog,
+    Tokenizer,
     places,
     read_texts,
+    tokenizer_of,
 )
-from dprec.data.labelled_texts.tokens import Tokenizer, tokenizer_of
 from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
 from dprec.data.logs.store import content_of
 from dprec.data.module import CutLog, Law, RecordData

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from dprec.data import Clicks
-from dprec.data.formats.condition import Condition
+from dprec.data.formats.wanted import Condition
 from dprec.errors import UserError
 
 NAMES = ["user", "a", "b", "kind"]

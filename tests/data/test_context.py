@@ -12,7 +12,7 @@ import torch
 
 from dprec.data import Sequences
 from dprec.data.draws.batch import ContextBatch, RankingInContext
-from dprec.data.logs import grouping
+from dprec.data.logs import interactions
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.interactions import HowToRead, prepare_log
 from dprec.errors import UserError
@@ -90,7 +90,7 @@ def test_a_prepared_log_has_the_same_context_also_where_it_is_long(
     log = log_of(tmp_path)
     kept = data_of(log).load().histories
     how = HowToRead(context=ContextColumns.of(CONTEXT).plain)
-    monkeypatch.setattr(grouping, "_TOGETHER", 20)
+    monkeypatch.setattr(interactions, "_TOGETHER", 20)
     prepare_log(log, how, tmp_path / "home")
     for data in (data_of(tmp_path / "home", context=None), data_of(log, cache=str(tmp_path / "cache"))):
         again = data.load().histories

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dprec.data import Sequences
-from dprec.data.logs import grouping
+from dprec.data.logs import interactions
 from dprec.data.logs.interactions import HowToRead, open_log, prepare_log, read_interactions
 from dprec.errors import UserError
 
@@ -30,7 +30,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def spilling(monkeypatch):
-    monkeypatch.setattr(grouping, "_TOGETHER", 700)
+    monkeypatch.setattr(interactions, "_TOGETHER", 700)
     monkeypatch.setattr("dprec.data.formats.format.ROWS", 512)
 
 

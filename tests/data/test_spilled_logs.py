@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprec.data.logs import grouping
+from dprec.data.logs import interactions
 from dprec.data.logs.interactions import HowToRead, read_interactions
 
 IDS = st.one_of(
@@ -46,15 +46,15 @@ def test_the_events_are_those_of_the_rule_in_memory_and_in_files(tmp_path_factor
     expected = one_by_one(rows)
     frame = pl.DataFrame(rows, schema={"user": pl.String, "item": pl.String, "time": pl.Int64}, orient="row")
     frame.write_parquet(folder / "log.parquet")
-    for buffer in (grouping._TOGETHER, 10):
+    for buffer in (interactions._TOGETHER, 10):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(grouping, "_TOGETHER", buffer)
+            patch.setattr(interactions, "_TOGETHER", buffer)
             patch.setattr("dprec.data.formats.format.ROWS", 7)
             assert raw(read_interactions(folder / "log.parquet")) == expected
 
 
 def test_a_spilled_log_stays_in_its_folder_and_leaves_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(grouping, "_TOGETHER", 5)
+    monkeypatch.setattr(interactions, "_TOGETHER", 5)
     (tmp_path / "log.txt").write_text("".join(f"{n % 7} {n % 3}\n" for n in range(50)))
     (tmp_path / "scratch").mkdir()
     events = HowToRead().read(tmp_path / "log.txt", tmp_path / "scratch")

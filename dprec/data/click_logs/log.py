@@ -11,8 +11,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from dprec.data.click_logs.columns import ClickColumns, kept, role
-from dprec.data.click_logs.features import clicks, counts, hashes
+from dprec.data.click_logs.columns import ClickColumns, clicks, counts, hashes, kept, role
 from dprec.data.draws.batch import ClickBatch, PersonBatch
 from dprec.data.formats.format import Format
 from dprec.data.logs.ids import bucket_ids

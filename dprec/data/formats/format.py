@@ -16,8 +16,7 @@ from typing import IO, TextIO, TypeAlias, cast
 
 import polars as pl
 
-from dprec.data.formats.condition import Condition
-from dprec.data.formats.wanted import Wanted, setting_of
+from dprec.data.formats.wanted import Condition, Wanted, setting_of
 from dprec.errors import UserError, first_line
 
 _BINARY = {b"PAR1": ("Parquet", ".parquet"), b"ARRO": ("Arrow", ".feather")}  # by their first bytes

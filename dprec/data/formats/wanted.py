@@ -1,13 +1,20 @@
-"""What is asked of a log: which of its columns hold users, items and times, and which rows to use."""
+"""What is asked of a log: its columns of users, items and times, and by a condition in SQL which of its rows."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import product
+from operator import and_
 from pathlib import Path
+from typing import Any
 
-from dprec.errors import UserError
+import polars as pl
+
+from dprec.errors import UserError, first_line
 from dprec.notices import say
 
 # Names of these columns in logs, in order of preference, in lower case and without `_`, `-` and spaces.
@@ -130,3 +137,159 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
     headless = any(re.fullmatch(r"-?\d+(\.\d+)?", name.strip()) for name in names)
     hint = "; is there a header line?" if headless else ""
     raise UserError(f"{problem}; its columns are {', '.join(names)}{hint}")
+
+
+# What a value of text may be in a condition, the likeliest first.
+_KINDS: tuple[pl.DataType, ...] = (pl.Float64(), pl.Boolean(), pl.String())
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Such as `rating >= 4 and kind = 'view'`. If a value is missing, the condition is unknown and the row is left out.
+
+    Whether it holds for a row follows from that row alone, or one person would decide which rows of others are used.
+    So text is a number where this very text is one, whatever stands in other rows; where a value does not fit the
+    condition, as a word beside `>= 4`, it is unknown.
+
+    >>> where = Condition.read("rating >= 4", Path("log.csv"), ["user", "rating"], dict)
+    >>> where.holds(pl.DataFrame({"rating": ["5", "3.5", None, "good"]})).to_list()
+    [True, False, None, None]
+    """
+
+    text: str
+    part: Path
+    expression: pl.Expr
+    types: Mapping[str, pl.DataType]  # of the columns it names, where the format or the folder says them
+
+    @classmethod
+    def read(
+        cls, text: str, part: Path, names: Sequence[str], types: Callable[[], Mapping[str, pl.DataType]]
+    ) -> Condition:
+        try:
+            expression = pl.sql_expr(text)
+            columns = _columns(expression)
+        except pl.exceptions.PolarsError as error:
+            reason = first_line(error)
+            raise UserError(f"data.where is '{text}': {reason}; write it as in SQL, names in double quotes") from None
+        unknown = [name for name in columns if name not in names]
+        if unknown or not columns:
+            problem = f"names no column '{unknown[0]}'" if unknown else "names no column"
+            raise UserError(f"data.where is '{text}' and {part} {problem}: its columns are {', '.join(names)}")
+        if not _of_one_row(json.loads(expression.meta.serialize(format="json"))):
+            raise UserError(
+                f"data.where is '{text}', which looks at several rows at once: give a condition on the values of "
+                "one row"
+            )
+        found = types()
+        kinds = {name: pl.Float64() if found[name].is_numeric() else found[name] for name in columns if name in found}
+        return cls(text, part, expression, kinds)
+
+    @property
+    def columns(self) -> list[str]:
+        return _columns(self.expression)
+
+    def holds(self, batch: pl.DataFrame) -> pl.Series:
+        """The rows of a batch for which the condition holds."""
+        text = [name for name in self.columns if batch.schema[name] == pl.String]
+        read = batch.select(self.columns).with_columns(_without_edges(name) for name in text)
+        try:
+            read = read.with_columns(pl.col(name).cast(self.types[name]) for name in text if name in self.types)
+            free = [name for name in text if name not in self.types]
+            if not free or not len(read):
+                return self._truth(read)
+            return self._of_likeliest(read, free)
+        except pl.exceptions.PolarsError as error:
+            raise self._failure(error) from None
+
+    def _of_likeliest(self, read: pl.DataFrame, free: Sequence[str]) -> pl.Series:
+        """Each row by the likeliest types that its own values have, of those for which this is a condition."""
+        typed = {(name, kind): _as(read[name], kind) for name in free for kind in _KINDS}
+        fits = {(name, kind): own.is_not_null() | read[name].is_null() for (name, kind), own in typed.items()}
+        found = pl.Series("holds", [None], dtype=pl.Boolean).new_from_index(0, len(read))
+        left, problem = found.is_null(), None
+        for kinds in product(_KINDS, repeat=len(free)):
+            typing = list(zip(free, kinds, strict=True))
+            rows = reduce(and_, map(fits.__getitem__, typing), left)
+            if not rows.any():
+                continue
+            own = read.with_columns(typed[each].alias(each[0]) for each in typing).filter(rows)
+            try:
+                self._truth(own.clear())  # which tells for all rows alike: a value that fails ends the reading
+            except UserError as error:
+                problem = problem or error
+            except pl.exceptions.PolarsError as error:
+                problem = problem or self._failure(error)
+            else:
+                found, left = found.scatter(rows.arg_true(), self._truth(own)), left & ~rows
+        if problem is not None and left.all():
+            raise problem
+        return found
+
+    def _truth(self, rows: pl.DataFrame) -> pl.Series:
+        found = rows.select(self.expression.alias("holds"))["holds"]
+        if found.dtype != pl.Boolean:
+            raise UserError(f"data.where is '{self.text}', which is not a condition: give one such as rating >= 4")
+        return found
+
+    def _failure(self, error: Exception) -> UserError:
+        reason = " ".join(str(error).split())[:160]
+        if "date/datetime/time" in reason:  # which polars says in Python's words
+            reason = "it compares a time with text: write the text as DATE '2024-03-01'"
+        return UserError(f"data.where is '{self.text}', which fails on {self.part}: {reason}")
+
+
+def _without_edges(name: str) -> pl.Expr:
+    """A text without white space at its ends; an empty one is a missing value, as it is where nobody put quotes."""
+    text = pl.col(name).str.strip_chars()
+    return pl.when(text != "").then(text).alias(name)
+
+
+def _as(text: pl.Series, kind: pl.DataType) -> pl.Series:
+    """Values of text as such values; null where they are none."""
+    if kind == pl.Boolean:
+        return text.replace_strict({"true": True, "false": False}, default=None, return_dtype=kind)
+    return text.cast(kind, strict=False)
+
+
+_NODES = {"BinaryExpr", "Cast", "Ternary", "Alias", "Function"}
+_OF_EACH = {
+    *("StringExpr", "TemporalExpr", "Coalesce", "Abs", "Sign", "Negate", "Round", "RoundSF", "Floor", "Ceil", "Pow"),
+    *("MinHorizontal", "MaxHorizontal", "Log", "Exp", "Trigonometry"),
+}
+_OF_EACH_TRUTH = {"IsNull", "IsNotNull", "IsIn", "IsBetween", "Not", "IsNan", "IsNotNan", "IsFinite", "IsInfinite"}
+
+_OF_EACH_SQL = {"Binary", "IsIn", "Round", "ToFloat"}
+
+
+def _of_one_row(node: Any) -> bool:
+    """Whether an expression, as polars writes it, has the operations alone that work row by row."""
+    if not isinstance(node, dict):
+        return False  # such as "Len"
+    ((kind, given),) = node.items()
+    if kind in ("Column", "Literal"):
+        return True
+    if kind not in _NODES:
+        return False
+    if kind == "Alias":
+        return _of_one_row(given[0])
+    if kind != "Function":
+        fields = {"BinaryExpr": ("left", "right"), "Cast": ("expr",), "Ternary": ("predicate", "truthy", "falsy")}
+        return all(_of_one_row(given[field]) for field in fields[kind])
+    name, how = (
+        next(iter(given["function"].items())) if isinstance(given["function"], dict) else (given["function"], "")
+    )
+    told = next(iter(how)) if isinstance(how, dict) else how
+    among = {"Boolean": _OF_EACH_TRUTH, "Sql": _OF_EACH_SQL}.get(name)
+    fine = name in _OF_EACH and told != "ConcatVertical" if among is None else told in among
+    if told == "IsIn":  # a column there is looked at as a whole, which SQL's ANY means
+        fine &= all(map(_is_constant, given["input"][1:]))
+    return fine and all(map(_of_one_row, given["input"]))
+
+
+def _is_constant(node: Any) -> bool:
+    return isinstance(node, dict) and ("Literal" in node or _is_constant(node.get("Cast", {}).get("expr")))
+
+
+def _columns(expression: pl.Expr) -> list[str]:
+    """The columns that a condition names, each once."""
+    return list(dict.fromkeys(expression.meta.root_names()))

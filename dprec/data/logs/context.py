@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from dprec.data.logs.ids import codes
-from dprec.data.logs.values import numbers
+from dprec.data.logs.reader import numbers
 from dprec.errors import UserError
 
 ROLE = "context "  # before the name of a column, where roles of columns are named

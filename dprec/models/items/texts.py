@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.data.labelled_texts.tokens import Pretrained, words_of
+from dprec.data.labelled_texts.log import Pretrained, words_of
 from dprec.data.logs.ids import digest_of
 from dprec.errors import UserError
 from dprec.models.items.features import lines_of_items

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dprec.cli.classes import build
 from dprec.cli.recipe import normal
-from dprec.data.selection.protocol import Protocol
+from dprec.data.selection.held_out import Protocol
 from dprec.data.sequences import PRIVATE
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
