@@ -78,10 +78,8 @@ def are_apart(numbers: int, places: tuple[Place, ...]) -> bool:
     >>> are_apart(6, (((3,), (1,), 0), ((3,), (1,), 3))), are_apart(6, (((3,), (1,), 0), ((2, 2), (2, 1), 2)))
     (True, False)
     """
-    met = torch.zeros(numbers, dtype=torch.uint8)
-    for place in places:
-        part_of(met, place).add_(1)
-    return int(met.max()) <= 1
+    met = torch.cat([part_of(torch.arange(numbers), place).flatten() for place in places])
+    return len(met.unique()) == len(met)
 
 
 def times(use: Contribution, factors: Tensor) -> Contribution:
