@@ -21,7 +21,7 @@ model = DIN([SparseFeat("item", count, 16), history], ["item"], att_activation="
 
 def losses(rows):
     chosen, other = (model(torch.cat([rows[:, [which]], rows[:, 2:]], 1).float()) for which in (0, 1))
-    return -(chosen.log() + (1 - other).log()).squeeze(1)
+    return -(chosen.clamp(min=1e-6).log() + (1 - other.clamp(max=1 - 1e-6)).log()).squeeze(1)
 
 
 optimizer = torch.optim.Adam(model.parameters(), 0.01)
