@@ -136,10 +136,9 @@ column divides by popularity's figure, as a geometric mean over logs. The last f
 `sequences` were chosen on these logs, those of the other recipes on MovieLens-1M and Games.
 
     python docs/studies/eight_logs.py invent logs
-    python docs/studies/eight_logs.py train logs docs/measured/eight_logs.jsonl --recipes sequences --epsilons 1 5 10
+    python docs/studies/eight_logs.py train logs docs/measured/eight_logs.jsonl --recipes sequences --epsilons 1 5 10 --seeds 0 1 2
 
-Cells of `sequences` are means of three runs, except for three logs: two runs for Games, and for ml-1m and sports two
-at ε = 1 and 5, and one at ε = 10. Cells of other recipes are single runs.
+Cells of `sequences` are means of three runs, those of other recipes single runs.
 
 """
 

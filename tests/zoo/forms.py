@@ -239,7 +239,8 @@ def bent(m: Any, x: Tensor, ids: Tensor) -> Tensor:
     """Of one position beside rows that the user reads, of several positions, and of rows that all users read."""
     scores = x[:, 0] @ F.softplus(m.rows.relu() * 2 - 0.1).T
     every = x @ m.one.sigmoid().T + m.rows[ids].sum(2, keepdim=True)
-    return torch.cat([scores, every.flatten(1), (x * m.one.exp()[ids] + x * m.more.tanh()[torch.arange(1, device=ids.device)]).sum(1)], 1)
+    first = m.more.tanh()[torch.arange(1, device=ids.device)]
+    return torch.cat([scores, every.flatten(1), (x * m.one.exp()[ids] + x * first).sum(1)], 1)
 
 
 EXACT: dict[str, Form] = {
