@@ -136,7 +136,7 @@ column divides by popularity's figure, as a geometric mean over logs. The last f
 `sequences` were chosen on these logs, those of the other recipes on MovieLens-1M and Games.
 
     python docs/studies/eight_logs.py invent logs
-    python docs/studies/eight_logs.py train logs docs/measured/eight_logs.jsonl --recipes sequences --epsilons 1 5 10 --seeds 0 1 2
+    python docs/studies/eight_logs.py train logs docs/measured/eight_logs.jsonl --epsilons 1 5 10 --seeds 0 1 2
 
 Cells of `sequences` are means of three runs, those of other recipes single runs.
 
