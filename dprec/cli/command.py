@@ -36,6 +36,7 @@ LOGGERS = (
     "lightning_fabric.utilities.rank_zero",
     "lightning_fabric.utilities.distributed",
 )
+SPINS = "1000"  # of a waiting thread before it sleeps; libgomp's 300,000 keep cores of a busy machine from others
 PIPED = 120  # columns if there is no terminal; a table cut to 80 would lose its numbers
 QUIET = (
     ".*does not have many workers.*",
@@ -86,6 +87,8 @@ class Command:
             self.begin_process()
         run_on_own()
         _quiet()
+        if "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+            os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # which libgomp reads when torch loads it
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal that cannot show ε must not end a run
