@@ -99,41 +99,42 @@ LISTED = (
 HEAD = """\
 # Results
 
-Which private recommender ranks best at your ε, and how long does it train?
+Which private recommender ranks best at your ε, and how long does it train? The first model below is best on both data
+sets, at every ε.
 
 - **Figures** are NDCG@10 in %: mean±sample standard deviation over seeds, in brackets the number of seeds.
 - **Split.** The last item of each user is the target. The model trains on all others (`data.validation: false`).
 - **Ranking.** Each model ranks all items that the user has not seen; ties count against it. If seen items are ranked,
-  too, most figures on MovieLens-1M nearly halve, except those of the first model below.
-- **Budget.** ε covers all that a run releases; δ is 1 / users. Settings were chosen by hand on the same data, as in
-  the paper. ε does not cover that.
+  too, most figures on MovieLens-1M nearly halve; the first model's do not.
+- **Budget.** ε covers all that a run releases, but not that settings were chosen by hand on the same data, as in
+  DPFormer's paper. δ is 1 / users.
 
-This command writes the page from finished runs, and prints HIT@10 and further variants:
+This command writes the page from finished runs, and prints HIT@10:
 
     python docs/studies/dpformer_tables.py --runs {runs} --document {document}
 """
 MODELS_DIFFER = """\
 - *In the paper* is DPFormer's paper (Ding et al., 2023), which does not say whether it masks seen items.
-- *By the histories before items* is `recipes/movielens_discriminant.yaml` and `games_discriminant.yaml`.
-- Since these runs, two things have changed: this model's rule for which items pairs describe, and DPFormer's estimate
-  of how many users read an item.
+- *By the histories before items* is `recipes/*_discriminant.yaml`, *from popularity* `recipes/*_dpformer_popular.yaml`.
+- Since these runs, two rules have changed: which items the first model describes by pairs, and how DPFormer estimates
+  an item's number of users.
 - The Transformer's table is tied; with two tables it ranks worse. GRU and LSTM have a skip connection around the cell,
-  which the paper's have not. Without it, ours rank little better than popularity.
+  unlike the paper's. Without it, ours rank little better than popularity.
 - [dpformer.md](dpformer.md) explains the models, [papers.md](papers.md) the differences from the papers.
 """
 
 COST = """\
 ## Seconds of training
 
-Median over all ε, on one thread of an AMD EPYC or Intel Xeon that also did other work.
+Median over all ε, on one thread of a busy AMD EPYC or Intel Xeon.
 
 """
 EIGHT = """\
 ## Eight logs
 
-NDCG@10 in % on validation items, without the items that the user has seen. Empty cells were not measured. The last
-column divides by popularity's figure, as a geometric mean over logs. The last four logs are invented. The settings of
-`sequences` were chosen on these logs, those of the other recipes on MovieLens-1M and Games.
+NDCG@10 in % on validation items; seen items are not ranked. Empty cells were not measured. The last column divides
+each figure by popularity's, and takes the geometric mean. The last four logs are invented. `sequences` is the first
+model above with more sums. Its settings were chosen on these logs, those of the others on MovieLens-1M and Games.
 
     python docs/studies/eight_logs.py invent logs
     python docs/studies/eight_logs.py train logs docs/measured/eight_logs.jsonl --epsilons 1 5 10 --seeds 0 1 2
