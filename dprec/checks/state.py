@@ -21,7 +21,7 @@ State: TypeAlias = Mapping[str, Any]
 class Unchanged:
     """Finds what is written to a model's parameters and buffers between its making and `refuse`.
 
-    Tables of these ids, which pay noise as they are read, are not looked at.
+    Tables of the ids `owing`, whose rows owe noise and get it when read, are not looked at.
     """
 
     def __init__(self, module: nn.Module, owing: Collection[int] = ()) -> None:
@@ -54,7 +54,7 @@ def held(module: nn.Module, owing: Collection[int] = ()) -> dict[str, Tensor]:
 
 
 def quick_state(tensors: Mapping[str, Tensor]) -> State:
-    """Return what tells one state of these tensors from another, at a price for every step."""
+    """Return memory, version and checksum of each tensor: they differ if it was written to, and cost little."""
     return {name: (t.data_ptr(), t._version, checksum(t) if t.numel() <= AT_ONCE else 0) for name, t in tensors.items()}
 
 
@@ -73,5 +73,5 @@ def checksum(values: Tensor) -> int:
 
 
 def changed(before: State, after: State) -> list[str]:
-    """Return the names of all that is another thing in one state than in the other."""
+    """Return the names of all that differ between two states."""
     return [n for n in {**before, **after} if n not in before or n not in after or before[n] != after[n]]

@@ -19,10 +19,10 @@ from dprec_kernels.normals import Source
 from dprec_kernels.paths import by_numpy
 from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
 
-# A sum is rounded differently with and without one of its users, and so are the shares of all others: that one decides
-# the shapes in which they are computed. The noise is made for so much more, of the clipping norm, whoever is there, and
-# for so much for each user that a step may have. Of users all alike, whose differences add up, 2.4e-6 each was seen,
-# where their gradients are as little but rounding as `gradients/clipping` lets them be, and 8e-7 elsewhere.
+# A sum is rounded differently with and without one of its users. So are the others' shares, on a processor that rounds
+# by the shape of the batch. So the noise covers the clipping norm, plus `ROUNDING` of it, plus `DRIFT` of it for each
+# user that a step may have. In batches of equal users, whose differences add up, 8e-7 per user was seen, and 2.4e-6
+# where gradients are as close to rounding error as `gradients/clipping` allows.
 ROUNDING = 1e-4
 DRIFT = 3e-6
 CHUNK = AT_ONCE  # normals drawn at a time
@@ -156,8 +156,8 @@ class GaussianNoise:
 
         That of several calls is of this stream and of as many after it.
 
-        Whoever solved the key from noise that was seen, which nobody knows to do, would know this step's noise and no
-        other's. Steps are told apart by their keys already; calls within one by their streams.
+        Each step has its own key, and each call its own stream. So somebody who recovered a key from released noise,
+        for which no attack is known, would know this step's noise only.
         """
         if self._key is None or self._calls + calls > STREAMS:
             self._key, self._calls = key_of(self._entropy, self._step, ON_DEVICE, self._keys), 0

@@ -18,7 +18,7 @@ class StepNoise:
     source: GaussianNoise
     multiplier: float  # σ, per what one user may move
     expected_batch: float  # users, by which sums are divided
-    at_most: float | None = None  # users of a step, a public number; None: more are as good as never drawn
+    at_most: float | None = None  # users of a step, a public number; None: `most_users` of the expected batch
 
     @property
     def most(self) -> float:
@@ -27,7 +27,7 @@ class StepNoise:
 
     @property
     def rounding(self) -> float:
-        """How much further than its bound one user may move a sum of a step, in parts of that bound."""
+        """How much further than its bound one user may move a sum of a step, relative to that bound."""
         return rounding(self.most)
 
     def std(self, bound: float, factor: float = 1.0) -> float:

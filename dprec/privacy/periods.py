@@ -16,7 +16,7 @@ from dprec.sparsity.rows.row_rules import RowRules
 
 
 class Periods:
-    """Follows a run from period to period; of data without periods it knows nothing."""
+    """Follows a run from period to period; does nothing for data without periods."""
 
     def __init__(self, sampling: Sampling, rules: RowRules) -> None:
         self._sampling, self._rules = sampling, rules
@@ -33,7 +33,7 @@ class Periods:
     ) -> None:
         """At the start of a period, whose batch comes next, let strategies look at it.
 
-        `owing` are the ids of tables that pay noise as they are read.
+        `owing` are the ids of tables whose rows owe noise and get it when read.
         """
         period = self._sampling.period_of(step)
         if period is None:

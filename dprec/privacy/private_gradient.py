@@ -24,9 +24,9 @@ from dprec_kernels.tables import of_rows
 class PrivateGradient:
     """(1/B) (Σ_u clip(g_u) + σ C N(0, I)), with B the expected batch, never the drawn one.
 
-    The sum and the noise are float64, of tables kept by their rows float32 at least, whatever the precision of the
-    model. One noise draw per call, however many micro-batches. A step of more users than the noise is made for is
-    refused. σ is the step's noise multiplier times a factor, 1 or more, by which choices of rows raise it.
+    The sum and the noise are float64 (for tables under a strategy, float32 at least), whatever the precision of the
+    model. One noise draw per call, however many micro-batches. A step of more users than the noise covers is refused.
+    σ is the step's noise multiplier times a factor, 1 or more, by which choices of rows raise it.
 
     Where several processes take the step, each has a part of its users. Their sums are added up before there is any
     noise, and each adds the same noise to the whole.
@@ -49,7 +49,7 @@ class PrivateGradient:
         self.cores = cores or OneCore()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._names: list[str] = []
-        self._sums: dict[str, Tensor] = {}  # but of tables that a strategy rules
+        self._sums: dict[str, Tensor] = {}  # except of tables that a strategy rules
         self._tables: dict[str, RowSum] = {}
         self._whole: list[Tensor] = []  # the memory of `_sums`, a vector on each device
         self._padding: list[Tensor] = []  # their rows that get no noise
@@ -115,7 +115,7 @@ class PrivateGradient:
         expected: float,
         std: float,
     ) -> None:
-        """Do the same as below with the rows of tables and their values."""
+        """Divide the rows of tables by the expected batch; hold back from `.grad` those without noise yet."""
         if gradients:
             torch._foreach_div_([values for _, values in gradients.values()], expected)
         made = {name: of_rows(*own, parameters[name].shape, merged=True) for name, own in gradients.items()}
@@ -125,7 +125,7 @@ class PrivateGradient:
             if self.rules.noised_now(name):
                 parameters[name].grad = gradient
             else:
-                self.rules.held[name] = gradient  # not in `.grad`, where anybody could take it for private
+                self.rules.held[name] = gradient  # not in `.grad`, where it could be taken for private
 
     def _fill_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
         """Divide the sums that have their noise, and round them to their parameters' precision, all at once."""

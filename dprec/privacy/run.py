@@ -48,7 +48,7 @@ class PrivateRun:
             raise UserError(f"privacy.epsilon is {epsilon:g}, but {self.rules.broken}: give noise_multiplier alone")
         if not 0 <= verify <= 1:
             raise UserError(f"privacy.verify is {verify}: give a share of the time from 0 to 1")
-        # Made here for what it says about a number that makes no sense.
+        # Made here because it refuses an ε or δ that makes no sense.
         PrivacyBudget(1.0 if epsilon is None else epsilon, 0.5 if delta is None else delta)
         self.epsilon = epsilon
         self.clipping = Clipping(clipping, max_norm)
@@ -64,7 +64,7 @@ class PrivateRun:
             "max_norm": max_norm,
             "sparsity": self.rules.settings(),
         }
-        self._bought: tuple[Event, ...] = ()  # before the plan was made
+        self._bought: tuple[Event, ...] = ()  # events on record before the plan: those of a private catalogue
         self._bought_now = False  # by this process
         self._plan: Plan | None = None
         self._length: int | None = None  # of the run that was planned here; None for a checkpoint's plan
@@ -110,14 +110,14 @@ class PrivateRun:
         return self.noise.seeded or self.sampling.seeded
 
     def private_catalogue(self, users: int, share: float) -> PrivateCatalogue:
-        """Return the choice of ids, among those of so many users, that a share of the budget pays for."""
+        """Return the choice of a catalogue from this many users' items that a share of the budget pays for."""
         if self.epsilon is None:
             raise UserError("a private catalogue is paid for with a share of privacy.epsilon, so give privacy.epsilon")
         delta = self._given["delta"]
         return PrivateCatalogue.of(PrivacyBudget(self.epsilon, 1 / max(2, users) if delta is None else delta), share)
 
     def begin_with(self, events: Sequence[Event], on_record: bool = False) -> None:
-        """Enter what comes before the plan is made: it is recorded now, unless a checkpoint's ledger has it."""
+        """Take events from before the plan, and record them, unless a checkpoint's ledger has them (`on_record`)."""
         self._bought, self._bought_now = tuple(events), bool(events) and not on_record
         for event in () if on_record else events:
             self.ledger.record(event)
@@ -191,7 +191,7 @@ class PrivateRun:
         refuse_unrecorded(self.steps, self.ledger, sampling)
 
     def start(self, taken: int, total: int) -> int:
-        """Return how many steps this process may take, for a model that has taken some of a run's steps in all."""
+        """Return how many steps the budget still allows, of a run of `total` steps that has taken `taken` of them."""
         if self.steps and (self._resumed is None or not taken):
             raise UserError(
                 f"this {type(self).__name__} has {self.steps} steps of another fit on record: make a new one for each "

@@ -1,4 +1,4 @@
-"""The steps of a private run on one model, whoever drives them: what is refused, recorded and checked, when."""
+"""The steps of a private run on one model, for Lightning's callback and for scripts: checks, ledger and gradient."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class TrainingTarget:
 class PrivateSteps:
     """Takes the steps of a run. Each is `draw`, then `gradient`, then `finish`, then the optimizer's own.
 
-    `taken` of the run's `total` steps were taken before, by a run that this one goes on with. `ranks` are the processes
-    that take them together.
+    Of the run's `total` steps, `taken` were taken before it was resumed. `ranks` are the processes that take them
+    together.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class PrivateSteps:
         run.noise.join(ranks)
         loading.deal(ranks)
         loading.of([0])
-        loading.of([])  # a draw may be empty: say now where that cannot be
+        loading.of([])  # a draw may be empty: fail now if no batch can be made of it
         self._periods = Periods(sampling, rules)
         allowed = run.start(taken, total)
         sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
@@ -116,10 +116,10 @@ class PrivateSteps:
         self.terms = Terms(sums, std, self.last)
         self._names = parameters.keys()
         self._owing = set(map(id, rules.owing.values()))
-        self._modes: list[bool] = []  # in which of them the model's parts were looked at
+        self._modes: list[bool] = []  # which parts were in training mode when the model was last checked
 
     def _some_of_data(self) -> list[int]:
-        """Return what tells the data of this process from other data, by the rows of users drawn at random."""
+        """Return fingerprints of rows of users drawn at random, by which processes compare their data."""
         if self._ranks.size == 1:
             return []
         count = len(self._loading)
@@ -157,9 +157,9 @@ class PrivateSteps:
             self._loading.streams.reseed()
 
     def _refuse_in_other_modes(self) -> None:
-        """Look at the model as at first where a part trains that did not before, or the other way round.
+        """Check the model again, as before the first step, if a part went from evaluation to training mode or back.
 
-        What keeps something of users, such as a running mean, may do so only where it trains.
+        A layer that keeps something of users, such as a running mean, may do so in training mode only.
         """
         modes = [part.training for part in self.trained.module.modules()]
         if modes != self._modes:
@@ -180,7 +180,7 @@ class PrivateSteps:
         return self._loading.alone(part, place, self._drawn.users)
 
     def finish(self) -> None:
-        """Move tables that have a noise schedule, and let the optimizer step by nothing but the private gradient."""
+        """Update tables that have a noise schedule, and let the optimizer step by the private gradient alone."""
         optimizer = self.trained.optimizer
         self._refuse_hooks_and_low_precision()
         refuse_other_gradients(self.trained.module, optimizer, self._gradient.filled)
@@ -190,7 +190,7 @@ class PrivateSteps:
         self.check.stepped()
         self._loading.empty_batch()
         if self.run.steps >= self.last:
-            self.run.rules.settle()  # nobody who looks at the model from now on has to ask for it
+            self.run.rules.settle()  # from now on, the model can be read as it is
             self.end()
         _densify(optimizer, trained_parameters(self.trained.module).values())
 
@@ -199,7 +199,7 @@ class PrivateSteps:
         self._gradient.cores.close()
 
     def agree(self) -> None:
-        """Stop all processes unless their models are the same, except for tables that pay as they are read."""
+        """Stop all processes unless their models are the same, except for tables whose rows owe noise."""
         if self._ranks.size > 1:
             looked = [p for p in trained_parameters(self.trained.module).values() if id(p) not in self._owing]
             self._ranks.refuse_different(
@@ -209,13 +209,13 @@ class PrivateSteps:
             )
 
     def _refuse_hooks_and_low_precision(self) -> None:
-        """Refuse what would make other gradients than those that are bounded."""
+        """Refuse hooks that change gradients, and settings of torch in which norms are not exact enough."""
         refuse_less()
         refuse_gradient_hooks(self.trained.module)
 
 
 def _densify(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Make gradients of some rows whole, where the optimizer takes no others: the other rows' are 0."""
+    """Make sparse gradients dense for optimizers that take no sparse ones."""
     known = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for parameter in parameters:
         gradient = parameter.grad

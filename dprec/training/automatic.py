@@ -1,4 +1,4 @@
-"""Any LightningModule: Lightning's automatic optimization, with the private gradient where the loss's would be.
+"""Any LightningModule: Lightning's automatic optimization, with the private gradient in place of the loss's.
 
 Lightning calls the optimizer's step with a closure: `training_step`, zero_grad, `backward`, hooks. While a private run
 lasts, the first makes the private gradient from what the module's own returns for each user, `backward` puts it back,
@@ -42,7 +42,7 @@ class OwnLosses:
         self.by_losses = callable(own)  # then training_step, which would log the loss, is not called
         self._name = "losses" if self.by_losses else STEP
         step: Callable[..., Any] = own if self.by_losses else module.training_step
-        self.__wrapped__ = getattr(step, "__func__", step)  # whose global variables are looked at
+        self.__wrapped__ = getattr(step, "__func__", step)  # checks look at this function's global variables
         self._module, self._step = module, step
         takes = beside(module, "utilities.signature_utils.is_param_in_hook_signature")
         self._numbered = not self.by_losses and takes(step, "batch_idx", min_args=2)
@@ -50,11 +50,11 @@ class OwnLosses:
         self._to_log: set[int] = set()
 
     def number(self, step: int) -> None:
-        """Say which batch of the pass is next."""
+        """Set the number of the next batch, for modules that take `batch_idx`."""
         self._number = step
 
     def log_once(self, batch: Sequence[Any]) -> None:
-        """Let these micro-batches be logged: the first time, since checks ask for their losses again."""
+        """Log these micro-batches once, at their first call: checks compute the same losses again."""
         self._to_log = {id(part) for part in batch}
 
     def __call__(self, part: Any) -> Tensor:
@@ -63,7 +63,7 @@ class OwnLosses:
             losses = self._each(self._asked(part))
         if id(whole) in self._to_log:
             self._to_log.remove(id(whole))
-            if called:  # of the users alone, without the rows that fill their batch up, and unseen by the tape
+            if called:  # log the users' rows only, not those that fill up the batch, and outside the tape
                 log = partial(_weighted, self._module.log, len(whole))
                 with torch.no_grad(), torch._C.DisableTorchFunction(), logged_by(self._module, log):
                     self._asked(whole)
@@ -88,7 +88,7 @@ class OwnLosses:
 
 
 class AutomaticStep:
-    """Stands where Lightning's strategy calls `training_step` and `backward`; the module stays as it is."""
+    """Replaces `training_step` and `backward` of Lightning's strategy; the module stays as it is."""
 
     def __init__(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         refuse_hooks(module)
@@ -105,14 +105,14 @@ class AutomaticStep:
         self._order = StepOrder(steps.trained.optimizer, steps.finish, steps.agree, by_closure=True)
 
     def leave(self) -> None:
-        """Let Lightning call the module, and the optimizer step by any gradient, again."""
+        """Undo this: Lightning calls the module itself again, and the optimizer takes any gradient."""
         for name in ("training_step", "backward"):
             vars(self._trainer.strategy).pop(name, None)
         if self._order is not None:
             self._order.end()
 
     def draw(self, batch: list[Any], batch_idx: int) -> None:
-        """Hear that a batch is drawn."""
+        """Take the batch that was drawn for the coming step."""
         steps, order = self._begun()
         refuse_switches(switches_of(self._trainer))  # a callback may have changed one
         self.losses.number(batch_idx)
@@ -124,7 +124,7 @@ class AutomaticStep:
         self._begun()[1].refuse_skipped()
 
     def training_step(self, batch: list[Any], *_: Any) -> Tensor:
-        """Make the private gradient; return the mean loss of the batch's users, which is not private, 0 of nobody."""
+        """Make the private gradient; return the users' mean loss, which is not private (0 for an empty batch)."""
         steps, order = self._begun()
         order.filling()
         parameters = trained_parameters(self._module)
@@ -159,7 +159,7 @@ def not_begun() -> UserError:
 
 @contextmanager
 def logged_by(module: pl.LightningModule, log: Callable[..., None]) -> Iterator[None]:
-    """Let the module log by this."""
+    """Replace the module's `log` by this function within the context."""
     own = module.__dict__.get("log")
     module.__dict__["log"] = log
     try:
@@ -172,7 +172,7 @@ def logged_by(module: pl.LightningModule, log: Callable[..., None]) -> Iterator[
 
 
 def _weighted(log: Callable[..., None], users: int, *args: Any, **options: Any) -> None:
-    """Log a mean over so many users, which Lightning would look for in the batch."""
+    """Log with this number of users as the batch size, which Lightning would otherwise guess from the batch."""
     if options.get("batch_size") is None:
         options["batch_size"] = users
     log(*args, **options)

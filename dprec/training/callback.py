@@ -76,7 +76,7 @@ class Privacy(PrivateRun, Callback):
         return private_loader(data, expected_batch, **options)
 
     def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
-        """Stand before all other callbacks: none sees a batch before this one holds it, and none trains before."""
+        """Put this callback first: no other one may see a batch before it is checked, or train before this one does."""
         if stage == "fit":
             refuse_tuners(trainer)
             refuse_strategy(trainer)
@@ -161,12 +161,12 @@ class Privacy(PrivateRun, Callback):
 
 EVALUATION = ("validate_loop", "test_loop", "predict_loop")
 MEASURING = ("callbacks.Checkpoint", "callbacks.EarlyStopping", "callbacks.spike.SpikeDetection", "callbacks.Timer")
-# Of Lightning's own, those whose states follow from weights.
+# Lightning's own callbacks whose states follow from released weights alone.
 KEPT = ("callbacks.BaseFinetuning", "callbacks.StochasticWeightAveraging", "callbacks.WeightAveraging")
 
 
 def forget_evaluation(checkpoint: MutableMapping[str, Any]) -> None:
-    """Set Lightning's counts of evaluated batches to zero: one long history is a batch more.
+    """Set Lightning's counts of evaluated batches to zero: a user's long history can add a batch to them.
 
     >>> counts = {"total": {"ready": 3}, "is_last_batch": True}
     >>> loops = {"fit_loop": {"epoch_loop.val_loop.batch_progress": counts, "epoch_progress": {"total": 2}}}
@@ -181,7 +181,7 @@ def forget_evaluation(checkpoint: MutableMapping[str, Any]) -> None:
 
 
 def forget_measured(checkpoint: MutableMapping[str, Any], callbacks: Iterable[pl.Callback]) -> None:
-    """Leave out the states of callbacks that keep a metric, or how long training took.
+    """Leave out the states of callbacks that keep a metric, or how long training took: neither is private.
 
     >>> from pytorch_lightning.callbacks import Timer
     >>> saved = {"callbacks": {Timer().state_key: {"time_elapsed": 0.1}, "Mine": {"rounds": 3}}}

@@ -1,6 +1,6 @@
 """The order of a run's steps: a batch is drawn, its gradient is made, the optimizer steps by it, then the next.
 
-The optimizer tells of its own steps by hooks. Whoever goes past this order is told so in one line.
+Hooks on the optimizer report its steps. A call out of this order is refused in one line.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class StepOrder:
         vars(optimizer)["_dprec_hooks"] = self._hooks
 
     def end(self) -> None:
-        """Let the optimizer step as it likes again."""
+        """Remove the hooks: the optimizer may step at any time again."""
         for handle in self._hooks:
             handle.remove()
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """While a batch is drawn: an error of the data, or of a check, may tell who was in it, and so may Ctrl-C."""
+        """Draw a batch within. After an error or Ctrl-C no step may follow: it may reveal who was drawn."""
         try:
             yield
         except BaseException as error:
@@ -68,22 +68,22 @@ class StepOrder:
             raise
 
     def drawn(self, batch: list[Any]) -> None:
-        """Hear that a batch is drawn."""
+        """Note that a batch was drawn."""
         self.phase, self.left = "drawn", batch
 
     def filling(self) -> None:
-        """Hear that a gradient is asked for."""
+        """Note that the gradient is about to be made; refuse it if no batch is waiting for one."""
         if self.phase == "filled":
             raise UserError("backward ran twice for one batch: call optimizer.step() after each")
         self.refuse_lost()
         if self.phase == "idle":
             raise UserError("no batch was drawn for this step: write `for batch in training:` around it")
-        # Look last at what the optimizer steps by, and first at where it stepped to.
+        # Of the optimizer's hooks, run ours last before its step, and first after it.
         self._optimizer._optimizer_step_pre_hooks.move_to_end(self._hooks[0].id)
         self._optimizer._optimizer_step_post_hooks.move_to_end(self._hooks[1].id, last=False)
 
     def filled(self, gradients: FilledGradients) -> None:
-        """Hear that the gradient is made."""
+        """Note that the gradient was made."""
         self._gradients, self.phase = gradients, "filled"
 
     def put_back(self) -> None:
@@ -119,7 +119,7 @@ class StepOrder:
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._depth += 1
-        if self._depth > 1:  # an optimizer whose step is another's and more
+        if self._depth > 1:  # an optimizer whose step calls another one's
             return None
         with self._ending():
             if self._by_closure and "closure" in kwargs:
@@ -151,7 +151,7 @@ class StepOrder:
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """An error ends the optimizer's step."""
+        """Count the optimizer's step as ended if an error is raised within."""
         try:
             yield
         except BaseException:
@@ -182,7 +182,7 @@ class FilledGradients:
             parameter.grad = self._made[name]
 
     def refuse_changed(self) -> None:
-        """Refuse gradients that are others now."""
+        """Refuse gradients that were changed since they were made."""
         now = self._now()
         for name, parameter in self._parameters.items():
             if parameter.grad is not self._made[name] or now.get(name) != self._state.get(name):
@@ -208,7 +208,7 @@ def refuse_written(before: State, after: State) -> None:
 
 
 def identity(module: nn.Module) -> str:
-    """Return a number that a model's trained parameters have in common with a copy of them and with no others.
+    """Return a hash of a model's trained parameters, by names and values: a copy has the same.
 
     >>> layer = nn.Linear(2, 2)
     >>> before = identity(layer)

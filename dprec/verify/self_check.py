@@ -72,9 +72,9 @@ class SelfCheck(StepCheck):
         self.restart()
 
     def restart(self) -> None:
-        """Check the next steps as the first ones, such as of a model whose parts begin to train."""
-        self._early = STEPS  # steps in which users met
-        self._alone = FIRST  # users with a gradient
+        """Check the next steps like the first ones, for example after parts of a model went to training mode."""
+        self._early = STEPS  # checks left of the first ones, each with several users
+        self._alone = FIRST  # users with a gradient left to look at alone in these
 
     def begin(self, step: Step) -> None:
         self.time.start()
@@ -220,7 +220,7 @@ class SelfCheck(StepCheck):
             )
 
     def _again(self, engine: Engine, company: Sequence[Any], alone: Any, exact: Vector) -> bool:
-        """Whether the difference is there beside the weights as they are, too: at a kink, rounding decides it."""
+        """Whether the difference is also there at slightly other weights: at a kink of a loss, rounding decides it."""
         rows = {name: gradient.coalesce().indices()[0] for name, gradient in exact.items() if gradient.is_sparse}
         rows |= {name: engine.parameters[name].new_zeros(0).long() for name in self._tables if name not in exact}
         for size in NUDGES:

@@ -16,7 +16,7 @@ from dprec.gradients.uses.batches import Alone, select_alone
 
 @dataclass(frozen=True)
 class Step:
-    """What a step is about to be made of."""
+    """The parameters, losses and users of a step."""
 
     parameters: Mapping[str, nn.Parameter]
     losses: Losses
@@ -47,7 +47,7 @@ class StepCheck:
         """Stop the run, if anything was wrong, before the step is released."""
 
     def stepping(self, optimizer: Optimizer) -> None:
-        """Hear that parameters are about to move by their gradients, and tables whose noise comes later by theirs."""
+        """Called before the optimizer moves parameters, and before tables whose noise comes later are updated."""
 
     def stepped(self) -> None:
-        """Hear that tables whose noise comes later have moved."""
+        """Called after tables whose noise comes later were updated."""

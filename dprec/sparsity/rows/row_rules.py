@@ -1,4 +1,4 @@
-"""The sparsity strategies of a run at work: which table follows which, and what its gradient then is."""
+"""Applies a run's strategies to its tables: which rows may change in a step, and when they get their noise."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RowRules:
 
     def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
         self.strategies = list(strategies)
-        self._paid: list[float] | None = None  # what choices pay, fixed once σ is split by it
+        self._paid: list[float] | None = None  # each strategy's `noise_ratio` when σ was split
         self.tally = Tally()
         self._stepping = False
         self._rounding = 0.0  # of a step's sums, as `StepNoise` has it
@@ -79,7 +79,7 @@ class RowRules:
 
     @property
     def owing(self) -> dict[str, nn.Parameter]:
-        """The tables that pay noise as they are read, so that reading them writes to them; none before `begin`."""
+        """The tables whose rows owe noise and get it when read, so that reading writes to them; none before `begin`."""
         return {name: self._tables[name].parameter for name in self._owing}
 
     @property
@@ -169,7 +169,7 @@ class RowRules:
         return name in self._over
 
     def guard(self, module: nn.Module, optimizer: Optimizer, step: int) -> None:
-        """Pay all that is owed before anybody looks up or copies the module's tables outside of a step."""
+        """Give rows all noise that they owe before the module's tables are looked up or copied outside of a step."""
         for schedule in self.schedules:
             schedule.bind(optimizer, step)
         if not self.defer or self._guarded is module:
@@ -222,7 +222,7 @@ class RowRules:
                 )
 
     def settle(self) -> None:
-        """Pay all noise that is owed."""
+        """Give all rows the noise that they owe."""
         for schedule in self.schedules:
             schedule.settle()
 
@@ -234,14 +234,14 @@ class RowRules:
             strategy.load_state_dict(state)
 
     def read(self, reads: Mapping[str, Tensor | None]) -> None:
-        """Let strategies settle what they owe to rows that are about to be read."""
+        """Let schedules give rows the noise that they owe: these are about to be read."""
         due = [(s, name) for name in reads for s in self._over.get(name, ()) if isinstance(s, NoiseSchedule)]
         for schedule, own in groupby(due, key=lambda each: each[0]):
             schedule.read_all({name: reads[name] for _, name in own})
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A step: within it the tape announces look-ups, one batch at a time, and each pays for its own rows alone."""
+        """A step. Within it, rows get the noise that they owe as the tape announces look-ups, batch by batch."""
         self._stepping = True
         self._declared = declared_rows(self._module, self._tables) if self.look else {}
         try:
@@ -255,7 +255,7 @@ class RowRules:
         again: Callable[[Any], UserGradients],
         alone: Alone = select_alone,
     ) -> list[tuple[Any, UserGradients]]:
-        """Have users recorded alone, before rows are chosen, of whom a micro-batch does not tell what they read."""
+        """Record users one by one, before rows are chosen, if a micro-batch does not show which rows each reads."""
         for _, recorded in pieces:
             self.refuse_whole(recorded)
         return split_by_user(self._over, pieces, again, alone, self._unmoved)
