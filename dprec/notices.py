@@ -17,12 +17,12 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=lambda text: pr
 
 
 def say(text: str) -> None:
-    """Say a line to whoever listens."""
+    """Send a notice to the active listener: standard error, unless `heard_by` has set another."""
     _listener.get()(text)
 
 
 def paced(parts: Iterable[Part], what: str, total: int | None = None) -> Iterator[Part]:
-    """Yield the parts of some work, and say every half minute how far it is."""
+    """Yield the parts of some work, and report every half minute how far it is."""
     began = said = time.monotonic()
     for number, part in enumerate(parts, start=1):
         yield part
@@ -34,7 +34,7 @@ def paced(parts: Iterable[Part], what: str, total: int | None = None) -> Iterato
 
 
 def left(seconds: float) -> str:
-    """Say how long something will take.
+    """Return how long something will take, in words.
 
     >>> left(95.2)
     '1:35 left'
@@ -45,7 +45,7 @@ def left(seconds: float) -> str:
 
 @contextmanager
 def heard_by(listener: Listener) -> Iterator[None]:
-    """Let `listener` have what is said inside, in place of who listens now.
+    """Send notices from inside the context to `listener`, and not to the one before.
 
     >>> kept: list[str] = []
     >>> with heard_by(kept.append):
@@ -62,7 +62,7 @@ def heard_by(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def kept() -> Iterator[list[str]]:
-    """Keep what is said inside; it is heard all the same."""
+    """Keep the notices from inside the context, and send them on too."""
     said: list[str] = []
     before = _listener.get()
 

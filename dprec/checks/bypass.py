@@ -48,8 +48,8 @@ def _unusable(parameter: nn.Parameter) -> str | None:
 def refuse_shared_memory(model: nn.Module, owing: Mapping[str, nn.Parameter]) -> None:
     """Refuse trained parameters that lie in the memory of others, and tables that pay as read under a second name.
 
-    A step moves each parameter by itself. And of what is read under another name nobody hears, so that rows which owe
-    noise would be read without it.
+    A step moves each parameter by itself. If a table is read under another name, its schedule does not learn of it, and
+    rows would be read without the noise that they owe.
     """
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     for (one, own), (other, its) in pairwise(sorted(trained, key=lambda named: _extent(named[1]))):

@@ -1,4 +1,4 @@
-"""What a loader makes of users: those that a step has drawn, and any few of them by themselves.
+"""The batches that a loader makes: of the users that a step has drawn, and of any few users alone.
 
 Accounting counts the sampler's draws, clipping bounds rows. That these are the same is checked here: each batch has a
 row for each user that the sampler drew for this very step, and a user alone makes one row.
@@ -133,7 +133,7 @@ class Loading:
             )
 
     def hold(self, batch: list[Any]) -> None:
-        """Remember this batch, which was checked: nobody may change it before its gradient is taken."""
+        """Remember this batch, which was checked: it must not change before its gradient is taken."""
         self._held, self._alone = (batch, _versions(batch)), None
 
     def refuse_other(self, batch: Any) -> None:
@@ -152,13 +152,13 @@ class Loading:
 
 
 def alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether two lists of micro-batches hold the same numbers, up to rounding; what is no number is itself."""
+    """Whether two lists of micro-batches hold the same numbers, up to rounding; NaN equals NaN."""
     own, others = ([t for part in parts for t in batch_tensors(part)] for parts in (one, other))
     return len(own) == len(others) and all(_equal(a, b) for a, b in zip(own, others, strict=True))
 
 
 def _numbers(part: Any) -> Any:
-    """Return what tells the numbers of a micro-batch from others."""
+    """Return a key of the numbers in a micro-batch: equal numbers have equal keys."""
     held = [tensor.detach().cpu().contiguous() for tensor in batch_tensors(part)]
     return tuple((t.shape, t.dtype, t.reshape(-1).view(torch.uint8).numpy().tobytes()) for t in held)
 
@@ -187,7 +187,7 @@ def _versions(batch: Sequence[Any]) -> list[tuple[int, int]]:
 
 
 def _refuse_loader(loader: Any, unit: str) -> None:
-    """Refuse a loader of which nobody knows how it makes batches of draws."""
+    """Refuse a loader that may change, reorder or hide what its sampler draws."""
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         raise UserError(
             f"training batches come from {type(loader).__name__}, which may change them: give the trainer a plain "

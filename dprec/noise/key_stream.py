@@ -1,4 +1,4 @@
-"""Random bits: AES in counter mode, which nobody who lacks the key is known to tell from fair coins."""
+"""Random bits: AES in counter mode. No way is known to tell them from fair coins without the key."""
 
 from __future__ import annotations
 

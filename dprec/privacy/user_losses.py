@@ -21,7 +21,7 @@ KNOWN = ("torch", "dprec")  # packages whose modules keep nothing
 
 
 class UserLosses:
-    """Losses after which a module's attributes hold no other tensors than before, and 0 for an empty history.
+    """Losses that take away, after each call, tensors that the module has cached; 0 for an empty history.
 
     Tensors that follow from users stay, and so do those that are written to in place: the checks look for them. Where
     batches have a fixed size, data sets differ by a history that is empty in one of them: it must add nothing, whatever

@@ -1,4 +1,4 @@
-"""What one private gradient a step has no place for, in a LightningModule or a script: each is refused in one line."""
+"""Refuses, in one line each, what does not fit one private update a step, in a LightningModule or a script."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def refuse_tuners(trainer: pl.Trainer) -> None:
 
 
 def refuse_overtaking(trainer: pl.Trainer, privacy: pl.Callback) -> None:
-    """Refuse a step whose batch another callback was the first to see."""
+    """Refuse a step if another callback, put before `Privacy` while training, saw its batch first."""
     first: pl.Callback = trainer.callbacks[0]  # type: ignore[attr-defined]
     if first is not privacy:
         raise UserError(

@@ -8,11 +8,11 @@ from typing import Any
 from dprec.checks.entropy import Streams
 from dprec.checks.loading import alike
 
-READINGS = 64  # times the data is asked again for the same users, before a difference is no random data's
+READINGS = 64  # times the same users are read again, before a difference is not put down to random data
 
 
 class Drawn:
-    """Knows whom a step draws; `made` gives the micro-batches of any users, `streams` are what it may draw from."""
+    """The users of the current step. `made` makes micro-batches of any users, `streams` are what it may draw from."""
 
     def __init__(self, made: Callable[[Sequence[int]], list[Any]], streams: Streams) -> None:
         self._made, self.streams = made, streams
@@ -20,7 +20,7 @@ class Drawn:
         self.users: Sequence[int] = ()
 
     def begin(self, users: Sequence[int]) -> None:
-        """Hear whom the step at hand draws."""
+        """Set the users of the current step."""
         self.users = users
 
     def parts(self, users: Sequence[int]) -> list[Any]:
@@ -29,7 +29,7 @@ class Drawn:
             return [part for part in self._made(users) if len(part)] if users else []
 
     def at_random(self, readings: int = 1) -> bool:
-        """Whether the data of the step's users is another when it is asked for again: found once, it stays so."""
+        """Whether reading the step's users again gives other data. Found once, it stays so."""
         with self.streams.kept():
             first = [] if self.random else self._made(self.users)
             for _ in range(0 if self.random else readings):

@@ -68,7 +68,7 @@ class LateNoise:
             self._followed = {n: each for n, each in self._followed.items() if each.written == written.get(n)}
 
     def read(self, name: str, rows: Tensor) -> None:
-        """Hear that these rows of a table were read, so that they owe nothing just now."""
+        """Compare those of these rows that are followed: they were just read, so they owe nothing."""
         if name in self._followed and name in self._rules.owing:
             self._compare(name, rows)
 

@@ -80,7 +80,7 @@ class NoiseWatch:
             self._squares[name] = len(released), mean, least, std
 
     def problem(self) -> str | None:
-        """Say what noise is wrong, and forget what was seen."""
+        """Return what noise is wrong, and forget what was seen."""
         squares, self._squares = self._squares, {}
         for name, (entries, mean, least, std) in squares.items():
             ratio = max(mean, least)

@@ -91,9 +91,9 @@ class Judge:
         )
 
     def is_even(self, alone: Any) -> bool:
-        """Whether somebody of the company has this user's loss and norm to the last bit.
+        """Whether a user of the company has this user's loss and norm to the last bit.
 
-        A norm takes part of every number of a gradient.
+        Every number of a gradient enters its norm.
         """
         own, company = self.of(alone).measured()[:, :2], self.together.measured()[:, :2]
         return self.together.by_user or bool(own.isnan().any() or (company == own).all(1).any())
@@ -105,7 +105,7 @@ class Judge:
         return self._own[id(alone)]
 
     def knows(self, alone: Any) -> bool:
-        """Whether somebody of the company has this user's loss."""
+        """Whether a user of the company has this user's loss."""
         own = float(self._plain(alone).losses.detach().sum())
         losses = [float(loss) for plain in self._among for loss in plain.losses.detach()]
         near = any(abs(loss - own) <= SAME_LOSS * (1 + abs(own)) for loss in losses)
@@ -149,7 +149,7 @@ class Judge:
         return Plain(part, losses, graph, draws.by_user and len(part) > 1)
 
     def _of_share(self, alone: Any, own: Recount) -> UserError | None:
-        """Say that the engine adds something else for a user alone than the exact gradient, clipped."""
+        """Return an error if what the engine adds for a user alone is not the exact gradient, clipped."""
         clipping, users = self.engine.clipping, own.pieces[0][1]
         size = norm(self.exact)
         known = size < LARGEST  # also not where it is no number
@@ -195,7 +195,7 @@ class Judge:
 
     @cached_property
     def _of_sum(self) -> UserError | None:
-        """Say that the company's sum is not what autograd gives for the losses, weighted by the engine's factors."""
+        """Return an error if the company's sum is not autograd's for the losses, weighted by the engine's factors."""
         pieces, total = self.together.pieces, self.together.total
         if self._coarse:
             return None
@@ -229,7 +229,7 @@ class Judge:
         return [self._plain(part) for part in self._company]
 
     def _of_company(self, user: Plain) -> UserError | None:
-        """Say that nobody of the company has this user's gradient."""
+        """Return an error if no user of the company has this user's gradient."""
         size, loss = norm(self.exact), float(user.losses.detach().sum())
         if any(plain.by_user for plain in self._among) or not size < LARGEST:
             return None
@@ -254,7 +254,7 @@ class Judge:
         )
 
     def _of_factor(self, own: Recount, company: Recount) -> UserError | None:
-        """Say that nobody of the company who has this user's loss counts for as much."""
+        """Return an error if no user of the company with this user's loss is clipped by the same factor."""
         (loss, _, scale), every = own.measured()[0], company.measured()
         if self._coarse or company.by_user or loss.isnan():
             return None
@@ -266,7 +266,7 @@ class Judge:
         return BrokenPromise(f"a user counts for {least:.2g} clipping norms more among others than alone")
 
     def _of_counts(self, own: Recount, company: Recount) -> UserError | None:
-        """Say that rows which a user moves are counted for nobody, or otherwise among others."""
+        """Return an error if rows that a user moves are not counted, or are counted otherwise among others."""
         for moved, mine, every in zip(self.engine.rules.moved(self.exact), own.counted, company.counted, strict=True):
             missed = ~(is_among(moved, mine.rows.unique()) | is_among(moved, mine.alike))
             if bool(missed.any()):

@@ -66,7 +66,7 @@ class LazyTable(ABC):
 
     @property
     def written(self) -> tuple[int, int]:
-        """What stays as it is while nobody but the strategy writes to the table."""
+        """Something that changes if other code writes to the table."""
         found = self.parameter
         return found.data_ptr(), found._version - self._writes
 

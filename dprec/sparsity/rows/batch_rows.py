@@ -43,9 +43,9 @@ def batch_rows(
 
     A row counts for a user who reads it, with a gradient or without one: whether terms cancel to 0 may be decided by
     rounding, and so by others. What is read for padding, or for positions that only a longer history has, is no read of
-    the user's own; so a row without a gradient counts only for users who are known to be `unpadded`, and whoever else
-    has one is recorded alone before (`split_by_user`). The rows of tables that are `declared` change whoever is drawn,
-    and count for nobody. With `ranks`, users are those of all processes, numbered one process after the other.
+    the user's own; so a row without a gradient counts only for users who are known to be `unpadded`, and other users
+    who have one are recorded alone before (`split_by_user`). Rows that are `declared` change in every step, and count
+    for no user. With `ranks`, users are those of all processes, numbered one process after the other.
     """
     ranks = ranks or Ranks()
     told = ranks.size == 1 and bool(recorded) and all(part.told is not None for part in recorded)

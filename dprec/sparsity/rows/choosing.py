@@ -58,7 +58,7 @@ def chosen_rows(
     rounding: float,
     ranks: Ranks,
 ) -> Tensor | Touched | None:
-    """Return the rows that may change: what is chosen, and what is declared to change whoever is drawn."""
+    """Return the rows that may change: what is chosen, and what is declared to change in every step."""
     batch = batch_rows(choice.space, recorded, among, declared, rounding, ranks) if looks(choice) else None
     chosen: Any = choice.choose(cast(BatchRows, _Unpaid(choice)) if batch is None else batch, among)
     if chosen is TOUCHED:
@@ -72,7 +72,7 @@ def chosen_rows(
 
 
 class _Unpaid:
-    """Stands in place of the batch for a choice that pays nothing, and refuses whatever the choice asks of it."""
+    """Takes the batch's place for a choice that costs no privacy, and refuses every look at it."""
 
     def __init__(self, choice: RowChoice) -> None:
         self._choice = choice

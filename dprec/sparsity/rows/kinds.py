@@ -281,15 +281,15 @@ class NoiseSchedule(Strategy, ABC):
             self.step(table, rows, values, rates)
 
     def read(self, name: str, ids: Tensor | None) -> None:
-        """Hear that rows of a table are about to be read; None stands for all of them."""
+        """Give these rows the noise that they owe: they are about to be read. None stands for all rows."""
 
     def read_all(self, reads: Mapping[str, Tensor | None]) -> None:
-        """Hear so of several tables: of one after the other, where a strategy knows no faster way."""
+        """Do so for several tables: one after the other, where a strategy knows no faster way."""
         for name, ids in reads.items():
             self.read(name, ids)
 
     def written(self, name: str) -> object:
-        """Return what stays as it is while nobody but this strategy writes to a table; None where it cannot tell."""
+        """Return something that changes if other code writes to a table; None where a strategy cannot tell."""
         return None
 
     def settle(self) -> None:

@@ -84,7 +84,7 @@ class RowRules:
 
     @property
     def written(self) -> dict[str, object]:
-        """Return, for each table that pays as it is read, what stays while nobody but its strategy writes to it."""
+        """Return, for each table whose rows owe noise, something that changes if other code writes to it."""
         return {name: schedule.written(name) for name, schedule in self._owing.items()}
 
     @property
