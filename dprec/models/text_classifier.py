@@ -113,8 +113,8 @@ class TextClassifier(Learner):
         kind = self.encoder.config.model_type
         if kind not in ALONE:
             raise UserError(
-                f"model.encoder is a {kind}, of which nobody has shown that a record's result does not hang on the "
-                f"longest beside it: give one of {', '.join(ALONE)}"
+                f"model.encoder is a {kind}, whose result for a record may depend on the longest record beside it: "
+                f"give one of {', '.join(ALONE)}"
             )
 
     def _refuse_other_tokens(self, vocabulary: int, padding: int, max_length: int) -> None:

@@ -210,7 +210,8 @@ def test_what_does_not_fit_is_refused_in_one_line(folder: Path, tmp_path: Path) 
     refused("there is no folder ./gone", encoder="./gone")
     refused("makes no encoder", encoder={"model_type": "nothing"})
     refused(
-        "model.encoder is a convbert, of which nobody has shown", encoder={"model_type": "convbert", **SIZES, **OFF}
+        "model.encoder is a convbert, whose result for a record may depend",
+        encoder={"model_type": "convbert", **SIZES, **OFF},
     )
     refused("sets auto_map, which is no size", encoder={"model_type": "bert", "auto_map": "somebody/code"})
     refused("no linear map or table is called so: give some of", low_rank={"missing": 2})

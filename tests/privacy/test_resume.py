@@ -93,7 +93,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path: Path, lost: str) ->
         state["ledger"] = {"events": []}
     else:
         del state[lost]
-    with pytest.raises(UserError, match="not whole"):
+    with pytest.raises(UserError, match="incomplete checkpoint"):
         Privacy(epsilon=3.0).load_state_dict(state)
 
 
