@@ -20,7 +20,7 @@ NAMES = {
     "export": "write a trained model for other programs",
     "serve": "answer requests over HTTP",
     "report": "write a page about a run, or about several",
-    "ledger": "say what several runs cost together",
+    "ledger": "add up the privacy cost of several runs",
     "audit": "test whether training keeps its guarantee",
     "bench": "measure here what private training costs",
     "recipes": "list the recipes that come with dprec, or copy one",

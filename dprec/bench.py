@@ -16,11 +16,11 @@ from dprec.errors import UserError
 
 def options(parser: ArgumentParser) -> None:
     parser.add_argument("name", help="phantom, lazydp or gpu")
-    parser.add_argument("--json", help="a file for the rows, each written as soon as it is measured")
-    parser.add_argument("--picture", help="a file for the comparison as a picture, of all but gpu; needs matplotlib")
+    parser.add_argument("--json", help="a file for the rows; each is written as soon as it is measured")
+    parser.add_argument("--picture", help="a file for a picture of the comparison, except of gpu; needs matplotlib")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that everything runs")
-    parser.add_argument("--threads", type=PositiveInt, help="of phantom: of each step; default 1")
-    parser.add_argument("--sweeps", help="of lazydp: some of sizes,batches,poolings,access,networks; default all")
+    parser.add_argument("--threads", type=PositiveInt, help="of phantom: threads of a step; default 1")
+    parser.add_argument("--sweeps", help="of lazydp: which to run: sizes,batches,poolings,access,networks; default all")
 
 
 def bench(line: CommandLine, console: Console) -> None:

@@ -13,8 +13,8 @@ from dprec.cli.command import Command
 
 def options(parser: ArgumentParser) -> None:
     add_recipes(parser)
-    parser.add_argument("--resume", help="continue the run in this folder, which Ctrl-C and SIGTERM save after a step")
-    parser.add_argument("--trust", action="append", default=[], help="with --resume: modules of yours that it names")
+    parser.add_argument("--resume", help="continue the run in this folder; Ctrl-C and SIGTERM save it after a step")
+    parser.add_argument("--trust", action="append", default=[], help="with --resume: your modules that the run uses")
     parser.add_argument("--print_config", nargs="?", help="print the settings and stop")  # given as --print_config=
     parser.add_argument("--help-all", action="store_true", help="list every setting of the recipe's classes")
 

@@ -54,7 +54,7 @@ class Spent:
 
 def options(parser: ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", help="run folders; a run that is not finished counts, too")
-    parser.add_argument("--delta", type=float, help="δ of all together; default: the smallest of the runs")
+    parser.add_argument("--delta", type=float, help="δ of all runs together; default: their smallest")
     parser.add_argument("--ceiling", type=float, help="say how many more runs like the last stay below this ε")
     parser.add_argument("--out", help="a page of HTML with a picture")
     parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")

@@ -50,7 +50,7 @@ def predict(line: CommandLine, console: Console) -> None:
 
     if log is not None:
         file_out = file_for_answers(out, "--log")
-        run = load_as(ClickRun, given.run, trusted, "predicts no clicks: give a run of a model of clicks")
+        run = load_as(ClickRun, given.run, trusted, "predicts no clicks: give a run of a click model")
         predict_clicks(run, log, file_out, listed([keep or ""]), console)
     else:
         texts = load_as(TextRun, given.run, trusted, "is no classifier of texts: give a run of TextClassifier")

@@ -18,10 +18,10 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("log", help="a file, a folder of parts, or a pattern such as 'log/*.parquet'")
     for name in ("user_column", "item_column", "time_column", "where"):
         parser.add_argument(f"--data.{name}", help="how the log is read, as for dprec fit")
-    parser.add_argument("--data.format", default="auto", help="of the log, where its name does not tell")
-    parser.add_argument("--data.context", type=dict[str, Any] | None, help="columns beside the item: '{device: 16}'")
+    parser.add_argument("--data.format", default="auto", help="of the log, if its name does not show it")
+    parser.add_argument("--data.context", type=dict[str, Any] | None, help="columns of context: '{device: 16}'")
     parser.add_argument("--data.cache", help="put the folder there; default beside the log")
-    parser.add_argument("--out", help="another name for the folder; train with --data.path FOLDER")
+    parser.add_argument("--out", help="the folder itself; then train with --data.path FOLDER")
     parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")
 
 
@@ -54,7 +54,7 @@ def prepare(line: CommandLine, console: Console) -> None:
         print_json({"folder": str(home), **events.facts})
         return
     console.print(data_table(events.facts, str(log)))
-    console.print(f"{'prepared in' if made else 'was prepared in'} {home}", soft_wrap=True)
+    console.print(f"{'prepared in' if made else 'already prepared in'} {home}", soft_wrap=True)
     console.print(f"train on it: python -m dprec.fit RECIPE --data.path {shlex.quote(str(home))}", soft_wrap=True)
 
 

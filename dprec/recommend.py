@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 def options(parser: ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("--history", help="ids, separated by spaces or commas; ids that contain either go into a file")
+    parser.add_argument("--history", help="ids, separated by spaces or commas; put ids that contain these into a file")
     parser.add_argument("--file", help="histories, one a line: ids, or in .jsonl objects; - is standard input")
-    parser.add_argument("--users", help="a log, for all of its users")
+    parser.add_argument("--users", help="a log: recommend to each of its users")
     parser.add_argument("--out", help="with --users: .parquet, .csv, .tsv or .jsonl")
     for name in OF_LOGS:
         parser.add_argument(f"--data.{name}", f"--{name}", help="of the log, as in a recipe; default as in the run")
@@ -44,7 +44,7 @@ def recommend(line: CommandLine, console: Console) -> None:
 
     In .jsonl a line is a list ["id", "id"] or {"user": "ann", "history": ["id"]}; a run that reads context takes
     events in place of ids: {"item": "id", "device": "tv"}. Unknown ids are skipped with a warning. Where none is known,
-    and for an empty history, the answer is what most people choose, and "source" is then "popularity".
+    and for an empty history, the answer is the most popular items, and "source" is then "popularity".
     """
     from dprec.serving.histories import split_ids
     from dprec.serving.served import RANKS, Served, load_as
@@ -106,16 +106,17 @@ def warn(found: Recommended, where: str, example: str) -> None:
         parted = where == HISTORY and (
             any(mark in example for mark in " ,") or any(mark in raw for mark in '"[' for raw in found.unknown)
         )
-        blank = "; ids with blanks or commas go into a file, as in --help" if parted else ""
+        blank = "; put ids with blanks or commas into a --file" if parted else ""
         said = (
-            f"none of its items is known ({few}), so what most people choose; ids of the run look like {example}{blank}"
+            f"none of its items is known ({few}), so these are the most popular; ids of the run look like "
+            f"{example}{blank}"
         )
     else:
-        said = "the history is empty, so what most people choose"
+        said = "the history is empty, so these are the most popular items"
     if said is not None:
         print(f"warning: {where}: {said}", file=sys.stderr)
     if not found.items:
-        print(f"warning: {where}: every item was seen, so there is none: --allow-seen gives some", file=sys.stderr)
+        print(f"warning: {where}: every item was seen: --allow-seen recommends them", file=sys.stderr)
 
 
 def as_dict(found: Recommended) -> dict[str, Any]:

@@ -19,7 +19,7 @@ PORT = 8000
 def options(parser: ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--host", default=HOME[0], help="the service has no password and no TLS")
-    parser.add_argument("--port", type=NonNegativeInt, default=PORT, help="0 for any that is free, which is printed")
+    parser.add_argument("--port", type=NonNegativeInt, default=PORT, help="0 takes a free port and prints it")
     parser.add_argument("--max_k", type=PositiveInt, default=1000, help="items in an answer")
     parser.add_argument("--max_history", type=PositiveInt, default=1000, help="events in a history")
     parser.add_argument("--max_body", type=PositiveInt, default=65536, help="bytes of a request")
@@ -55,7 +55,7 @@ def serve(line: CommandLine, console: Console) -> None:
     with _listening(host, line.options.port) as bound:
         limits = Limits(**{name: line.options[f"max_{name}"] for name in ("k", "history", "body", "requests")})
         if host not in HOME:
-            print(f"warning: who reaches {host} may ask: this service has no password and no TLS", file=sys.stderr)
+            print(f"warning: everybody who reaches {host} can send requests: no password, no TLS", file=sys.stderr)
         where = f"[{host}]" if ":" in host else host
         console.print(f"{run} answers at http://{where}:{bound.getsockname()[1]}", soft_wrap=True)
         sys.stdout.flush()  # to a reader that waits for this line
@@ -64,7 +64,7 @@ def serve(line: CommandLine, console: Console) -> None:
 
 def _listening(host: str, port: int) -> socket.socket:
     if port > 65535:
-        raise UserError(f"--port is {port}: give a number up to 65535, or 0 for any that is free")
+        raise UserError(f"--port is {port}: give a number up to 65535, or 0 for a free one")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)

@@ -16,9 +16,9 @@ RUNS = 5  # on average
 def options(parser: ArgumentParser) -> None:
     add_recipes(parser)
     parser.add_argument("--try", action="append", default=[], help="KEY=VALUE,VALUE: values to choose among; all pairs")
-    parser.add_argument("--runs", type=PositiveInt, default=RUNS, help="how many on average; how many it was is secret")
-    parser.add_argument("--plan", action="store_true", help="only say the price")
-    parser.add_argument("--out", help="folder of the choice; the run that is kept is in OUT/best")
+    parser.add_argument("--runs", type=PositiveInt, default=RUNS, help="runs on average; the actual number is secret")
+    parser.add_argument("--plan", action="store_true", help="only print what the choice costs")
+    parser.add_argument("--out", help="folder of the choice; the chosen run is in OUT/best")
 
 
 def tune(line: CommandLine, console: Console) -> None:

@@ -85,7 +85,7 @@ def named_wrongly(base: type, error: Exception) -> str:
 def _import(name: str, where: str) -> Any:
     module_name, _, attribute = name.rpartition(".")
     if not all(name.split(".")):
-        raise UserError(f"{where} is {name!r}, which is not the name of a class: look for a dot too many")
+        raise UserError(f"{where} is {name!r}, which is not the name of a class: remove the extra dot")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -72,7 +72,7 @@ def recipe_parser(classes: Mapping[str, type]) -> jsonargparse.ArgumentParser:
         "--checkpoint_every", type=int, default=50, help="Steps between two checkpoints; 0: only the last."
     )
     parser.add_argument(
-        "--metrics", type=str | None, default=None, help="What is reported at the end, the verdict's first."
+        "--metrics", type=str | None, default=None, help="Metrics at the end; the verdict is about the first."
     )
     for group, cls in classes.items():
         skip = set(from_data(cls)) & set(parameters(cls))

@@ -77,7 +77,7 @@ TABLE = [
     ("fit RECIPE --privacy.sparsity FEST --privacy.sparsity.kep 3", "Option 'kep' is not accepted; did you mean keep?"),
     ("fit RECIPE beside.yaml", "privacy.sparsity: Problem with given class_path"),
     ("fit RECIPE --privacy.sparsity Sparse", "; give one of AdaFEST, Dense, EANA, ExponentialSelection, FEST,"),
-    ("fit RECIPE --model .x", "model.class_path is '.x', which is not the name of a class: look for a dot too many"),
+    ("fit RECIPE --model .x", "model.class_path is '.x', which is not the name of a class: remove the extra dot"),
     ("tune RECIPE --try model.dim=[1,2", "--try model.dim=[1,2: it is not valid YAML: look for a bracket"),
     ("fit RECIPE --metrics ndcg@99999999999999999999", "no list is so long: give a smaller number"),
     ("plan RECIPE --json=false", "argument --json: ignored explicit argument"),

@@ -63,7 +63,7 @@ def test_a_history_may_be_longer_than_the_model_sees(moved: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("history", "says"), [("12 13", "(12, 13), so what most people choose; ids"), ("", "is empty")]
+    ("history", "says"), [("12 13", "(12, 13), so these are the most popular; ids"), ("", "is empty")]
 )
 def test_a_history_without_a_known_item_gets_popularity_and_is_told_so(
     moved: Path, capsys: pytest.CaptureFixture[str], history: str, says: str
