@@ -180,7 +180,7 @@ class Clicks(RecordData):
             log = source.found
             if log.clicks(range(len(log))) in (0, len(log)):
                 raise UserError(
-                    f"{source.name}: all {len(log):,} records have the same label, so that there is nothing to learn: "
+                    f"{source.name}: all {len(log):,} records have the same label: "
                     "set data.clicked to what is a click, or another data.label_column"
                 )
             self._loaded = CutLog(
@@ -210,9 +210,9 @@ class Clicks(RecordData):
             sizes = sorted(map(len, self.periods(self.period_days)))
             return [
                 f"the number of records of each of {len(sizes)} periods ({sizes[0]:,} to {sizes[-1]:,})",
-                "the moments that cut them and training from test",
+                "the moments that separate them, and training from test",
             ]
-        return [f"the number of {self.unit}s ({self.users:,})", "the moments that cut training from test"]
+        return [f"the number of {self.unit}s ({self.users:,})", "the moments that separate training from test"]
 
     @property
     def fingerprint(self) -> str:

@@ -133,7 +133,7 @@ def test_users_that_only_look_alike_are_counted_and_said(tmp_path, capsys):
 def test_a_row_without_an_item_counts_for_nothing(tmp_path, capsys):
     pl.DataFrame({"user": ["a", "b"], "item": ["p", None], "time": [1, None]}).write_parquet(tmp_path / "x.parquet")
     assert read_interactions(tmp_path / "x.parquet").item_ids == ["p"]
-    assert "1 row has no item id and counts for nothing" in capsys.readouterr().err
+    assert "1 row has no item id and is left out" in capsys.readouterr().err
 
 
 @given(st.lists(st.one_of(st.integers(0, 10**19).map(str), st.text("019a.- ", min_size=1)), unique=True, max_size=9))

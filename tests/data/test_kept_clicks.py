@@ -83,7 +83,7 @@ def test_it_is_read_once_and_says_again_what_it_said(
         data.setup()
         said.append(capsys.readouterr().err)
         monkeypatch.setattr(reading.LogReader, "read", None)  # another reading would fail
-    assert "rows have no user id and count for nothing" in said[0]
+    assert "rows have no user id and are left out" in said[0]
     assert said[1] == said[0]
     (home,) = homes(tmp_path / "cache")
     assert home.stat().st_mode & 0o077 == 0

@@ -174,8 +174,8 @@ class Ids:
 
     def say_without(self, rows: int) -> None:
         """Say that so many rows, one at least, have no id."""
-        said = ("row has", "counts") if rows == 1 else ("rows have", "count")
-        say(f"{self.path}: {rows:,} {said[0]} no {self.role} id and {said[1]} for nothing")
+        said = ("row has", "is") if rows == 1 else ("rows have", "are")
+        say(f"{self.path}: {rows:,} {said[0]} no {self.role} id and {said[1]} left out")
 
     def warn_of_alike(self, ids: pl.Series) -> None:
         """Say how many of these distinct ids may be one with another: guarantees are for each by itself."""

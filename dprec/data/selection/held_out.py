@@ -117,7 +117,7 @@ def hold_out_users(histories: Histories, places: np.ndarray, share: float, valid
         )
     starts, ends = (stored(all_of[stays], histories.folder) for all_of in (histories.starts, histories.ends))
     training = replace(histories, starts=starts, ends=ends)
-    nobody = "data.test_users holds nobody out for the {}: give a larger share"
+    nobody = "data.test_users holds out no user for the {}: give a larger share"
     return SplitHistories(histories, training, histories.ends - away, histories.ends - of_test, validation, nobody)
 
 
@@ -215,7 +215,7 @@ class NewItems(HoldOutEvents):
 
     @property
     def said(self) -> str:
-        return f"the events of {self.amount:g} of the items, which training never met"
+        return f"the events of {self.amount:g} of the items, which are not in training"
 
     def part(self, events: Interactions, place: slice, user: np.ndarray) -> np.ndarray:
         where = place_of(events.item_ids)
