@@ -38,10 +38,10 @@ class Recurrent(SequenceRecommender):
             raise UserError(f"model.shortcut_mean is {shortcut_mean}: give a number from 0, or null for no shortcut")
         refuse_scale(network_scale)
         if shortcut_mean is None and network_scale != 1:
-            raise UserError("model.network_scale is for a state beside a shortcut: give model.shortcut_mean, too")
+            raise UserError("model.network_scale needs a shortcut: give model.shortcut_mean, too")
         refuse_unless(0 < fade <= 1, "fade", fade, "a number above 0, up to 1")
         if shortcut_mean is None and fade != 1:
-            raise UserError("model.fade is for the mean of a shortcut: give model.shortcut_mean, too")
+            raise UserError("model.fade needs a shortcut: give model.shortcut_mean, too")
         self.mean, self.fade, self.scale = shortcut_mean, fade, network_scale
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(0 if shortcut_mean is None else 2))
         self.dropout = nn.Dropout(dropout)

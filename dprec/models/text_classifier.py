@@ -113,7 +113,7 @@ class TextClassifier(Learner):
         kind = self.encoder.config.model_type
         if kind not in ALONE:
             raise UserError(
-                f"model.encoder is a {kind}, whose result for a record may depend on the longest record beside it: "
+                f"model.encoder is a {kind}, where a record's result may depend on the longest record of its batch: "
                 f"give one of {', '.join(ALONE)}"
             )
 
@@ -169,7 +169,7 @@ def _library() -> Any:
 def _made(sizes: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:
     library = _library()
     if named := [key for key in sizes if key.startswith("_") or key in OWN_CODE]:
-        raise UserError(f"model.encoder sets {named[0]}, which is no size: leave it out, and set model.attention")
+        raise UserError(f"model.encoder sets {named[0]}, which is not a size: leave it out, and set model.attention")
     try:
         config = library.AutoConfig.for_model(**sizes)
         model: nn.Module = library.AutoModelForSequenceClassification.from_config(config, **options)

@@ -210,10 +210,10 @@ def test_what_does_not_fit_is_refused_in_one_line(folder: Path, tmp_path: Path) 
     refused("there is no folder ./gone", encoder="./gone")
     refused("makes no encoder", encoder={"model_type": "nothing"})
     refused(
-        "model.encoder is a convbert, whose result for a record may depend",
+        "model.encoder is a convbert, where a record's result may depend",
         encoder={"model_type": "convbert", **SIZES, **OFF},
     )
-    refused("sets auto_map, which is no size", encoder={"model_type": "bert", "auto_map": "somebody/code"})
+    refused("sets auto_map, which is not a size", encoder={"model_type": "bert", "auto_map": "somebody/code"})
     refused("no linear map or table is called so: give some of", low_rank={"missing": 2})
     refused("no part is called so", frozen=["missing"])
     refused("model.low_rank.query is 0", low_rank={"query": 0})

@@ -126,7 +126,7 @@ class DiscriminantItems(SpectralItems):
         mean = counts[1:].mean()
         self.counted_again = bool(mean < PLAIN * std)
         if std:
-            times = f"the mean item's count is {mean / std:.1f} times its noise; below {PLAIN:.0f} it counts again"
+            times = f"the mean item's count is {mean / std:.1f} times its noise; counted again below {PLAIN:.0f}"
             self._spent(self.again, "counting items again" if self.counted_again else BEFORE, times)
         if not self.counted_again:
             return counts, std
@@ -171,8 +171,8 @@ class DiscriminantItems(SpectralItems):
             sure = look.sure(ranking.after(among))
             stand_out = sure >= LEAST
             if look.noise_std:
-                because = f"{sure:.1%} of steps follow the item before beyond chance; they count from {LEAST:.0%} on"
-                self._spent(more, "counting these" if stand_out else BEFORE, because)
+                because = f"{sure:.1%} of steps depend on the item before; they are counted again from {LEAST:.0%} on"
+                self._spent(more, "counting steps again" if stand_out else BEFORE, because)
             if stand_out:
                 both = together(look.found, look.noise_std, counted(more), sums.std(more))
                 self.succession.set(ids, Steps(*both, look.popularity, part).following())
