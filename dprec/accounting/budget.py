@@ -51,7 +51,7 @@ def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: 
     """The smallest noise multiplier σ such that the ledger `spent(σ)`, `steps` steps after `already`, fits."""
     if not budget.allows(already):
         passed = already.epsilon(budget.delta)
-        raise UserError(f"epsilon={budget.epsilon:g} is already passed by other releases ({passed:.3g}): raise it")
+        raise UserError(f"epsilon={budget.epsilon:g} is already exceeded by other releases ({passed:.3g}): raise it")
     if not budget.allows(spent(MOST_NOISE)):
         raise UserError(
             f"epsilon={budget.epsilon:g} is out of reach of {steps} steps even with a noise multiplier of "

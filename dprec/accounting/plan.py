@@ -125,11 +125,11 @@ def refuse_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 def refuse_part(state: Mapping[str, Any]) -> None:
     """Refuse a checkpoint's state that does not hold all of a run's."""
     if missing := {"settings", "ledger", "steps"} - state.keys():
-        raise UserError(f"incomplete checkpoint: its privacy state lacks {', '.join(sorted(missing))}; give another")
+        raise UserError(f"incomplete checkpoint: its privacy state lacks {', '.join(sorted(missing))}")
 
 
 def refuse_unrecorded(steps: int, ledger: Ledger, sampling: Sampling) -> None:
     """Refuse a ledger that records fewer steps of training than were taken."""
     trained = sum(count for event, count in ledger.events.items() if event.what == "training")
     if trained < sampling.events(steps):
-        raise UserError(f"incomplete checkpoint: its ledger lacks some of its {steps} steps; give another")
+        raise UserError(f"incomplete checkpoint: its ledger does not hold its {steps} steps")

@@ -253,8 +253,8 @@ class Marked(Recommender):
         gradient = self.canaries.table.weight.grad
         if gradient is None:
             raise UserError(
-                "beside EANA, LazyDP and Dense also take the audit's table canaries.table.weight: let them rule the "
-                "model's tables only, such as tables: embedding.*"
+                "EANA, LazyDP or Dense would also take the audit's own table: limit them to the model's tables, such "
+                "as tables: embedding.*"
             )
         self.canaries.seen[self.global_step - 1] = gradient.to_dense().squeeze(1)[: self.canaries.seen.shape[1]]
 

@@ -16,7 +16,7 @@ from dprec.auditing.theory import USELESS
 from dprec.reporting.figure import DPREC, dress, pyplot, save
 
 MISFIT = 0.05  # of a distribution function: a fit with a larger error is not trusted
-GAUGES = {"noise": "noise, 1: as promised", "share": "one user, 1: the bound", "repetition": "repeated noise, 0: none"}
+GAUGES = {"noise": "noise, promised: 1", "share": "a user's effect, bound: 1", "repetition": "repeated noise, none: 0"}
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:
@@ -111,7 +111,7 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         bounded = [p for p in row["exposures"] if (p["group_epsilon"] or USELESS) < USELESS]
         if bounded:
             parts = (f"{p['occurrences']}: ε {round_up(p['group_epsilon'])}, {p['at_most']:.1f} bits" for p in bounded)
-            said.append(f"{name} promises to groups of users, with the most bits in the median: {'; '.join(parts)}")
+            said.append(f"{name}: ε of groups of users, and the most bits it allows in the median: {'; '.join(parts)}")
         if row["misfit"] > MISFIT:
             said.append(f"{name}: the fitted distribution is off by {row['misfit']:.2f}: trust only the ranks")
         if row["steps"] < row["planned_steps"]:

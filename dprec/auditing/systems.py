@@ -69,7 +69,7 @@ class System:
         made = resolve(Strategy, path, "--strategies")()
         if isinstance(made, RowChoice) and made.releases():
             raise UserError(
-                f"--strategies: {strategy} takes a share of privacy.epsilon, but a given noise has no epsilon: "
+                f"--strategies: {strategy} takes a share of privacy.epsilon, which --noise does not have: "
                 f"name {strategy} in --beside, with an epsilon"
             )
         plain = cls.with_noise(multiplier)

@@ -33,7 +33,7 @@ class Boosting:
 
     def __post_init__(self) -> None:
         if not 0 < self.failure < 1:
-            raise UserError(f"failure is {self.failure}: give a chance between 0 and 1, such as 0.1")
+            raise UserError(f"failure is {self.failure}: give a probability between 0 and 1, such as 0.1")
         if self.delta > self.epsilon / 10:
             raise UserError(f"delta is {self.delta:g}: a choice among several runs needs at most epsilon / 10")
 

@@ -66,7 +66,7 @@ class FEST(RowChoice):
         if counts not in ("all", "first", "running"):
             self.refuse("counts", counts, "give all, first or running")
         if public_counts and counts != "all":
-            self.refuse("counts", counts, "leave it out, or leave public_counts out, which are of no period")
+            self.refuse("counts", counts, "leave it out, or leave out public_counts, which have no periods")
         if selection not in ("gaussian", "gumbel"):
             self.refuse("selection", selection, "give gaussian or gumbel")
         if selection == "gumbel" and (public_counts or counts == "running"):

@@ -89,7 +89,7 @@ def test_a_budget_out_of_reach() -> None:
 
 
 def test_a_budget_other_releases_have_passed() -> None:
-    with pytest.raises(UserError, match="already passed"):
+    with pytest.raises(UserError, match="already exceeded"):
         calibrate(PrivacyBudget(1, 1e-5), at_rate(0.1), 10, already=Ledger({Event("gaussian", 1.0): 1}))
 
 

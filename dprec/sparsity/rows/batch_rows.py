@@ -154,8 +154,8 @@ def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, UserGradie
 @functools.cache
 def _warn_of_padding(table: str) -> None:
     warnings.warn(
-        f"privacy.sparsity: all users read the same rows of '{table}', so some are recorded alone, which is slow: name "
-        "the other tables in the strategy's `tables`",
+        f"privacy.sparsity: all users read the same rows of '{table}', so some are recorded one by one, which is slow: "
+        "name the other tables in the strategy's `tables`",
         UserWarning,
         stacklevel=2,
     )

@@ -148,7 +148,7 @@ class RowRules:
         for name, over in self._over.items():
             alone = [type(s).__name__ for s in over if s.broken or isinstance(s, NoiseSchedule)]
             if alone and len(over) > 1:
-                raise UserError(f"privacy.sparsity: {alone[0]} shares table '{name}' with others: let it rule alone")
+                raise UserError(f"privacy.sparsity: {alone[0]} shares table '{name}' with others: leave them out")
 
     def learn(
         self,
@@ -330,7 +330,7 @@ class RowRules:
             if as_look_ups(recorded.contributions.get(name, ())) is None:
                 raise UserError(
                     f"privacy.sparsity: table '{name}' is used as a whole, not only looked up, so "
-                    f"{type(self._over[name][0]).__name__} can spare no row: set model.negatives, or name other tables"
+                    f"{type(self._over[name][0]).__name__} cannot skip rows: set model.negatives, or name other tables"
                 )
 
     def merge(self, sums: Mapping[str, Tensor | RowSum]) -> None:
