@@ -35,8 +35,8 @@ def audit(line: CommandLine, console: Console) -> None:
 
     Adds artificial users with random items, trains, and measures what the model reveals about them: how well it
     remembers them (exposure), and a lower bound on ε. It also trains the recipe without privacy, to compare. If a
-    guarantee is not kept, the exit code is 3. A stopped command goes on. Any --key value of dprec fit overrides the
-    recipe.
+    guarantee is not kept, the exit code is 3. To continue a stopped audit, run the command again. Any --key value of
+    dprec fit overrides the recipe.
     """
     from dprec.auditing import report
     from dprec.auditing.audit import Audit

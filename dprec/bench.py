@@ -24,13 +24,13 @@ def options(parser: ArgumentParser) -> None:
 
 
 def bench(line: CommandLine, console: Console) -> None:
-    """Measure on this machine what private training costs, beside its peers, and print it as tables.
+    """Measure what private training costs on this machine, compare it with peers, and print tables.
 
       dprec bench phantom --json phantom.json --picture phantom.png
 
     phantom    private training against non-private, Opacus and fastDP: time and memory of a step
     lazydp     DLRM on large tables: dense DP-SGD, EANA and LazyDP beside plain SGD
-    gpu        private steps on a GPU: right or not, time and memory, largest batch, steps on tables
+    gpu        private steps on a GPU: correctness, time and memory, largest batch, steps on tables
     """
     from dprec.benchmarks import find, timing
     from dprec.reporting import figure

@@ -24,8 +24,8 @@ def export(line: CommandLine, console: Console) -> None:
 
       dprec export runs/mine --format torch --out exported
 
-    It holds the model of a recommender or of clicks, interface.json, which says what goes in and out, and the
-    guarantee; of a recommender also items.json with the raw id of each item number. onnx and safetensors need
+    It holds the model of a recommender or of clicks, its inputs and outputs in interface.json, and the guarantee. A
+    recommender also has items.json, with the raw id of each item number. onnx and safetensors need
     pip install 'dprec[onnx]' or 'dprec[safetensors]'.
     """
     from dprec.serving.exported import export_run

@@ -61,12 +61,12 @@ def options(parser: ArgumentParser) -> None:
 
 
 def ledger(line: CommandLine, console: Console) -> None:
-    """Say what several runs cost a person whose data was in all of them: one ε, composed from all their events.
+    """Add up what several runs cost a user whose data was in all of them: one ε, composed from all their events.
 
       dprec ledger runs/monday runs/tuesday --ceiling 10
 
-    It is below the sum of their ε. All must protect the same unit, such as a user. Tuned settings and figures that
-    somebody saw are not in it.
+    It is below the sum of their ε. All must protect the same unit, such as a user. It does not cover
+    tuned settings, and figures that were looked at.
     """
     given = line.options
     if len(set(map(Path, given.runs))) < len(given.runs):

@@ -1,4 +1,4 @@
-"""What reading a log says beside its result: to standard error, unless somebody else listens."""
+"""Notices about work that goes on, such as reading a log: to standard error, or to the active handler."""
 
 from __future__ import annotations
 

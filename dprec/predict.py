@@ -29,13 +29,13 @@ def options(parser: ArgumentParser) -> None:
 
 
 def predict(line: CommandLine, console: Console) -> None:
-    """Predict the class of each text, or how probable a click is in each row of a log.
+    """Predict the class of each text, or the probability of a click for each row of a log.
 
       dprec predict runs/mine --text "The end makes up for all of it."
       dprec predict runs/clicks --log candidates.csv --keep user_id,ad_id --out probabilities.csv
 
-    A text's answer is one JSON object a line. A log's columns have the names that the run's settings give. Needs only
-    the checkpoint, and of texts what data.tokenizer and model.encoder name.
+    A text's answer is one JSON object a line. A log needs the column names of the run's settings. Needs only
+    the checkpoint, and for texts what data.tokenizer and model.encoder name.
     """
     given, trusted = line.options, listed(line.options.trust)
     text, pair, file, log, out, keep = (given[name] for name in ("text", "pair", "file", "log", "out", "keep"))

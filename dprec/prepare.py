@@ -30,7 +30,7 @@ def prepare(line: CommandLine, console: Console) -> None:
 
       dprec prepare events/ --data.where "rating >= 4"
 
-    dprec fit does this itself for logs of 256 MB and more. The folder holds people's histories and is as private as the
+    dprec fit does this itself for logs of 256 MB and more. The folder holds users' histories and is as private as the
     log.
     """
     from dataclasses import asdict

@@ -43,8 +43,8 @@ def recommend(line: CommandLine, console: Console) -> None:
       dprec recommend runs/mine --history "12 7 95" -k 5
 
     In .jsonl a line is a list ["id", "id"] or {"user": "ann", "history": ["id"]}; a run that reads context takes
-    events in place of ids: {"item": "id", "device": "tv"}. Unknown ids are skipped with a warning. Where none is known,
-    and for an empty history, the answer is the most popular items, and "source" is then "popularity".
+    events in place of ids: {"item": "id", "device": "tv"}. Unknown ids are skipped with a warning. If none is known,
+    or the history is empty, the answer is the most popular items, and "source" is then "popularity".
     """
     from dprec.serving.histories import split_ids
     from dprec.serving.served import RANKS, Served, load_as

@@ -24,9 +24,9 @@ def report(line: CommandLine, console: Console) -> None:
 
       dprec report runs/eps1 runs/eps8 --out comparison.html
 
-    What the run promises in one sentence, ε over the steps, the ledger, what is assumed public and what is not covered,
-    quality beside a baseline, the curves of training, the recipe, and how to reproduce it. Of several runs: ε against
-    quality, a row a run. The page holds figures without noise and is as private as metrics.json.
+    It shows the guarantee in one sentence, ε over the steps, the ledger, what is assumed public, what is not covered,
+    quality beside a baseline, the curves of training, the recipe, and how to reproduce it. For several runs it shows ε
+    against quality, one row a run. The page holds figures without noise and is as private as metrics.json.
     """
     from dprec.reporting.finished import Finished
     from dprec.reporting.pages import comparison_page, run_page

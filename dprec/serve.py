@@ -31,16 +31,16 @@ def serve(line: CommandLine, console: Console) -> None:
 
       dprec serve runs/mine --port 8000
 
-    POST /recommend      {"history": ["12", "7"], "k": 10, "exclude_seen": true}, oldest first, and perhaps
+    POST /recommend      {"history": ["12", "7"], "k": 10, "exclude_seen": true}, oldest first; optional:
                          "items", the only ones to choose from, and "exclude", items to leave out;
                          answers {"items", "scores", "source", "unknown"}
     POST /similar        {"items": ["12"], "k": 10}; answers {"similar": [{"items", "scores"}]}
-    POST /predict        of a run of clicks {"records": [{column: value}]}, with all columns, null where a value is
-                         missing; of texts {"texts": [...]}, perhaps with "pairs"; answers {"predictions": [...]}
+    POST /predict        for a run of clicks {"records": [{column: value}]}, with all columns, null for a missing
+                         value; for texts {"texts": [...]}, optionally with "pairs"; answers {"predictions": [...]}
     GET /health          {"status": "ok", "items": N}
     GET /guarantee       the run's sentence, ε and δ
 
-    No history is stored or logged. What is refused gets a status of 4xx, or 503 where too many wait, and
+    No history is stored or logged. Refused requests get a status of 4xx, or 503 if too many wait, and
     {"error": one line}.
     """
     from dprec.serving.histories import History

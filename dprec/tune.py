@@ -27,8 +27,9 @@ def tune(line: CommandLine, console: Console) -> None:
       dprec tune recipes/sequences.yaml --data.path my_log.csv --try model.window=3,5,10
 
     Trains a random number of runs, each of settings drawn at random, scores each on validation data with noise, keeps
-    the best and deletes the others. privacy.epsilon pays for all of it. Says the price first; stopped, the same command
-    goes on. At the end it trains the recipe as it is, with all of ε for itself, and compares both on validation data.
+    the best and deletes the others. privacy.epsilon pays for all of it. It prints the cost first. To continue a
+    stopped tune, run the command again. At the end it trains the recipe unchanged, with all of ε, and compares both on
+    validation data.
     Any --key value of dprec fit overrides the recipe.
     """
     from dprec.accounting.repeated import Repeated
