@@ -23,7 +23,7 @@ _EVALUATED = 8_192  # records of a batch that is only evaluated
 class Clicks(RecordData):
     """Click prediction on records in time order: the last days are held out.
 
-    The unit of privacy is one record, or, with a `user_column`, one person with all of their records. Values of
+    The unit of privacy is one record, or, with a `user_column`, one user with all of their records. Values of
     categorical features are hashed into tables of declared sizes, so a value's bucket depends only on that value.
 
     Args:
@@ -34,7 +34,7 @@ class Clicks(RecordData):
         label_column: the column of 0 and 1, or of true and false; "clicked" by default.
         clicked: what is 1 in a label of other values: this value or these, or all numbers from this one on.
         header: the names of the columns of text without a header.
-        user_column: the column of people; each is then the unit of privacy.
+        user_column: the column of users; each is then the unit of privacy.
         time_column: the column of times; by default the rows are in time order.
         categories: for each categorical column the rows that its values are hashed to, one of them for missing
             values, or public values, a list of them or a file with one a line, from which all other values are told
@@ -42,7 +42,7 @@ class Clicks(RecordData):
         bags: the categorical columns that hold lists of values, and the most values of a record that count.
         numbers: for each column of numbers `log`, which takes log(1 + n) of what is above 0, or public bounds, such as
             quantiles in public data, between which a number is placed. A missing number is 0, the lowest place.
-        records_per_step: the most records of one person in a step, drawn anew in each; null for all of them.
+        records_per_step: the most records of one user in a step, drawn anew in each; null for all of them.
         format: of the log's files, such as csv or parquet; by default it is recognised.
         where: a condition in SQL that says which rows to use.
         cache: folder for the log as it is kept from the first reading on; by default beside the log, and only a log of
@@ -55,7 +55,7 @@ class Clicks(RecordData):
         period_passes: passes over each period before the next one; `trainer.max_epochs` counts passes over all periods.
         test_days: days held out at the end for the test.
         validation: also hold out the day before them.
-        batch_size: records, or people, in a step, or below 1 a share of them: expected with Poisson sampling, exact
+        batch_size: records, or users, in a step, or below 1 a share of them: expected with Poisson sampling, exact
             with shuffling; null for as many as suit their number.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of records repeatable, and the run not private.
@@ -134,7 +134,7 @@ class Clicks(RecordData):
         self.draw_by_record_or_person(self.columns.user, records_per_step)
         if self.columns.user is not None and period_days is not None:
             raise UserError(
-                "data.period_days with data.user_column: a person may have records in several periods, whose steps "
+                "data.period_days with data.user_column: a user may have records in several periods, whose steps "
                 "would add up: leave one of the two out"
             )
         self.cache = cache
@@ -218,7 +218,7 @@ class Clicks(RecordData):
     def fingerprint(self) -> str:
         """A run may be resumed while this stays equal: format, sizes and number of records, never their content.
 
-        Where people are the unit, the number of records is private, and it is the number of people that counts.
+        If users are the unit, the number of records is private, so it is left out.
         """
         loaded = self.load()
         size = [self.users] if self.unit == "user" else [len(loaded.log), loaded.training.stop]

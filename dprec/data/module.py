@@ -163,14 +163,14 @@ class CutLog(Generic[Log]):
 
 
 class RecordData(SampledData):
-    """Records, such as clicks and texts: the unit is one of them, or with a `user_column` a person with theirs."""
+    """Records, such as clicks and texts: the unit is one of them, or with a `user_column` a user with theirs."""
 
     validation: bool  # whether some records are for validation alone
     records_per_step: int | None
     longest: int | None = None  # the most that a record may have, where records have lengths
 
     def draw_by_record_or_person(self, user_column: str | None, records_per_step: int | None) -> None:
-        """Set what a unit is, and the most records of a person in a step."""
+        """Set what a unit is, and the most records of a user in a step."""
         if records_per_step is not None and records_per_step < 1:
             raise UserError(f"data.records_per_step is {records_per_step}: give at least 1, or null for all")
         self.unit = "record" if user_column is None else "user"
@@ -190,12 +190,12 @@ class RecordData(SampledData):
 
     @property
     def users(self) -> int:
-        """N, the number of records, or of people, that training draws from."""
+        """N, the number of records, or of users, that training draws from."""
         return len(self.training)
 
     @cached_property
     def training(self) -> TrainingRecords | TrainingPeople:
-        """The training records, or the people who have some, numbered from 0."""
+        """The training records, or the users who have some, numbered from 0."""
         cut, sizes = self.load(), (self._micro_batch, self.batch_size, self.longest)
         if self.unit == "record":
             return TrainingRecords(cut.log, cut.training, *sizes)

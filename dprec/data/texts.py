@@ -32,7 +32,7 @@ _SHORTEST = 8  # tokens that a text may have at least
 
 
 class Texts(RecordData):
-    """Texts, or pairs of texts, with labels; the unit of privacy is one record, or with a `user_column` one person.
+    """Texts, or pairs of texts, with labels; the unit of privacy is one record, or with a `user_column` one user.
 
     A text's tokens, and whether it is held out, follow from that text, or from its user's id, alone.
 
@@ -44,25 +44,25 @@ class Texts(RecordData):
         pair_column: the column of second texts, where a record is a pair.
         label_column: the column of labels.
         labels: the names of the classes as the column has them, in the order of their numbers. Public.
-        user_column: the column of people; each is then the unit of privacy, and all of their records are clipped
+        user_column: the column of users; each is then the unit of privacy, and all of their records are clipped
             together.
         tokenizer: the folder of a tokenizer that `transformers` saved, or a name on its hub. Null hashes words.
         words: rows that words are hashed into.
         max_length: the most tokens of a text, or of a pair together; the rest is cut off.
-        records_per_step: the most records of one person in a step, drawn anew in each; null for all of them.
+        records_per_step: the most records of one user in a step, drawn anew in each; null for all of them.
         format: of the files, such as csv, jsonl or parquet; by default it is recognised. "glue" has no quotes.
         where: a condition in SQL that says which rows to use.
         on_missing: what to do if there are no texts in `data/texts`: an error, or generated texts.
-        test_share: share of the texts, or of the people, to test on.
-        validation_share: share to look at while training goes on; the test's where it is 0.
-        batch_size: records, or people, in a step, or below 1 a share of them: expected with Poisson sampling, exact
+        test_share: share of the texts, or of the users, to test on.
+        validation_share: share to measure on during training; if 0, training measures on the test.
+        batch_size: records, or users, in a step, or below 1 a share of them: expected with Poisson sampling, exact
             with shuffling.
         sampling: "poisson" for privacy amplified by sampling, "shuffle" for fixed-size batches.
         sampling_seed: makes the draws of records repeatable, and the run not private.
         tokens: the most tokens of a micro-batch, padding included; changes speed and memory, not results.
         synthetic_records: records of the generated texts, training and test together.
         synthetic_words: words of the generated texts; the class depends on rare ones.
-        synthetic_seed: another one makes other texts, in which other words speak for a class.
+        synthetic_seed: another seed makes other texts, in which other words indicate a class.
 
     >>> from dprec import Texts
     >>> data = Texts(dataset="synthetic", synthetic_records=1000, batch_size=50, words=500)

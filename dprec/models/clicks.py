@@ -21,7 +21,7 @@ from dprec.models.learning.learner import Learner, refuse_unless
 class ClickModel(Learner):
     """Base of all models of clicks. A subclass writes `logits`; the base does the rest.
 
-    Losses, probabilities and metrics follow from the logits, for single records as for all records of a person.
+    Losses, probabilities and metrics follow from the logits, for single records as for all records of a user.
 
     Args:
         numbers: how many counts a record has. Comes from the data.
@@ -57,7 +57,7 @@ class ClickModel(Learner):
         """Return the log-odds of a click (B,); entry i depends only on record i."""
 
     def losses(self, batch: ClickBatch | PersonBatch) -> Tensor:
-        """Return each record's cross-entropy between its click and its logit; of people, the mean of their records'."""
+        """Return each record's cross-entropy between its click and its logit; of users, the mean of their records'."""
         if isinstance(batch, PersonBatch):
             return batch.mean(self._cross_entropy(batch.records))
         return self._cross_entropy(batch)

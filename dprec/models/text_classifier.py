@@ -146,7 +146,7 @@ class TextClassifier(Learner):
         return scores
 
     def losses(self, batch: TextBatch | PersonTextBatch) -> Tensor:
-        """Return each record's cross-entropy; of people, the mean of their records'."""
+        """Return each record's cross-entropy; of users, the mean of their records'."""
         texts = batch.records if isinstance(batch, PersonTextBatch) else batch
         each = F.cross_entropy(self.logits(texts), texts.label, reduction="none")
         return batch.mean(each) if isinstance(batch, PersonTextBatch) else each
