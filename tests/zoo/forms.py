@@ -300,7 +300,7 @@ EXACT: dict[str, Form] = {
         lambda: {"filter": p(LENGTH // 2 + 1, DIM, 2)},
     ),
     "heads moved into the batch, `cat(x.chunk(h, 2), 0)`": Form(heads_in_batch, lambda: {"mix": nn.Linear(DIM, DIM)}),
-    "positions of all users cut to the batch, one head in it": Form(
+    "`places(ids)[:users]`, one head by `cat(x.chunk(1, 2), 0)`": Form(
         one_head_in_batch, lambda: {"mix": nn.Linear(DIM, DIM), "places": nn.Embedding(LENGTH, DIM)}
     ),
     "heads in front, `stack(x.split(n, 2))`": Form(
@@ -391,7 +391,7 @@ EXACT: dict[str, Form] = {
     "`torch.compile`": Form(
         lambda m, x, ids: m.mix(x).tanh(), lambda: {"mix": torch.compile(nn.Linear(DIM, 3), backend="eager")}
     ),
-    "`torch.jit` of what no parameter is in": Form(
+    "a `torch.jit` module without parameters": Form(
         lambda m, x, ids: m.mix(x) * m.scale((ids != 0).float())[:, None, None],
         lambda: linear() | {"scale": quiet(lambda: torch.jit.trace(Shares(), torch.ones(2, 2)))},
     ),
@@ -422,7 +422,7 @@ ALONE: dict[str, Form] = {
         lambda: {"cell": nn.LSTM(DIM, 3, batch_first=True)},
         "last cell state of lstm",
     ),
-    "a weight that another is written into": Form(
+    "a weight written into another, `(weight * 1.0).mul_(gate)`": Form(
         lambda m, x, ids: x @ (m.weight * 1.0).mul_(m.gate),
         lambda: {"weight": p(DIM, 3), "gate": p(3)},
         "into 'parts.weight'.*by mul_",
@@ -444,7 +444,7 @@ ALONE: dict[str, Form] = {
     "an `autograd.Function` on a weight": Form(
         lambda m, x, ids: Product.apply(x, m.weight), lambda: {"weight": p(DIM, 3)}, "autograd.Function Product"
     ),
-    "an `autograd.Function` on the way": Form(
+    "an `autograd.Function` on hidden values": Form(
         lambda m, x, ids: Clamped.apply(m.mix(x)), linear, "autograd.Function Clamped"
     ),
     "a hook on a gradient": Form(
@@ -467,10 +467,10 @@ ALONE: dict[str, Form] = {
 }
 
 REFUSED: dict[str, Form] = {
-    "a number of all users in Python, `int(lengths.sum())`": Form(
+    "a number computed from all users, `int(lengths.sum())`": Form(
         lambda m, x, ids: m.mix(x) / int((ids != 0).sum()), linear, "who else"
     ),
-    "`torch.jit` of what mixes users": Form(
+    "a `torch.jit` module that mixes users": Form(
         lambda m, x, ids: m.mix(x) * m.ranks((ids != 0).float())[:, None, None],
         lambda: linear() | {"ranks": quiet(lambda: torch.jit.trace(Ranks(), torch.ones(2, 2)))},
         "who else",
