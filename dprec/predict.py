@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from dprec.cli.arguments import CommandLine, add_run, listed
 from dprec.cli.command import Command, print_json
-from dprec.data.formats.format import lines_in
 from dprec.errors import UserError
-
-if TYPE_CHECKING:
-    from dprec.serving.predictions import TextRun
 
 
 def options(parser: ArgumentParser) -> None:
@@ -44,37 +38,27 @@ def predict(line: CommandLine, console: Console) -> None:
     if log is None and (out is not None or keep is not None):
         raise UserError("--out and --keep belong to --log clicks.csv: add it, or leave them out")
     # Imported here, so that help does not wait for torch.
-    from dprec.serving.predictions import ClickRun, TextRun
+    from dprec.serving.files import file_for_answers, read_lines, write_table
+    from dprec.serving.predictions import PROBABILITY, ClickRun, TextRun
     from dprec.serving.served import load_as
-    from dprec.serving.tables import file_for_answers, predict_clicks
 
     if log is not None:
-        file_out = file_for_answers(out, "--log")
+        path = file_for_answers(out, "--log")
         run = load_as(ClickRun, given.run, trusted, "predicts no clicks: give a run of a click model")
-        predict_clicks(run, log, file_out, listed([keep or ""]), console)
-    else:
-        texts = load_as(TextRun, given.run, trusted, "is no classifier of texts: give a run of TextClassifier")
-        _predict_texts(texts, text, pair, file)
-
-
-def _predict_texts(run: TextRun, text: str | None, pair: str | None, file: str | None) -> None:
-    given = [text if pair is None else f"{text}\t{pair}"] if text is not None else _lines(str(file))
-    cut = [one.split("\t", 1) if run.of_pairs else [one] for one in given]
-    if run.of_pairs and any(len(parts) < 2 for parts in cut):
+        frame = write_table(run.parts(log, listed([keep or ""])), path)
+        mean = float(frame[PROBABILITY].to_numpy().mean())
+        console.print(f"{len(frame):,} records, on average {mean:.4f}: {path}", soft_wrap=True)
+        return
+    texts = load_as(TextRun, given.run, trusted, "is no classifier of texts: give a run of TextClassifier")
+    lines = read_lines(file) if file is not None else [text if pair is None else f"{text}\t{pair}"]
+    cut = [one.split("\t", 1) if texts.of_pairs else [one] for one in lines]
+    if texts.of_pairs and any(len(parts) < 2 for parts in cut):
         raise UserError("the run was trained on pairs: give --pair, or lines with a tab between the two texts")
-    if pair is not None and not run.of_pairs:
+    if pair is not None and not texts.of_pairs:
         raise UserError("the run was trained on single texts: leave --pair out")
-    seconds = [parts[1] for parts in cut] if run.of_pairs else None
-    for found in run.each([parts[0] for parts in cut], seconds):
+    seconds = [parts[1] for parts in cut] if texts.of_pairs else None
+    for found in texts.each([parts[0] for parts in cut], seconds):
         print_json(found)
-
-
-def _lines(file: str) -> list[str]:
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file} ({error}): give a file with one text a line") from None
-    return lines_in(text)
 
 
 main = Command(predict, options, reads_run=True)

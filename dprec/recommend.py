@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser
@@ -46,7 +47,9 @@ def recommend(line: CommandLine, console: Console) -> None:
     events in place of ids: {"item": "id", "device": "tv"}. Unknown ids are skipped with a warning. If none is known,
     or the history is empty, the answer is the most popular items, and "source" is then "popularity".
     """
-    from dprec.serving.histories import split_ids
+    from dprec.run.console import recommendation_table
+    from dprec.serving.files import HistoryLine, file_for_answers, read_histories, split_ids
+    from dprec.serving.requests import example
     from dprec.serving.served import RANKS, Served, load_as
 
     given = line.options
@@ -56,48 +59,70 @@ def recommend(line: CommandLine, console: Console) -> None:
         raise UserError('give one of --history "id id id", --file histories.txt and --users log.csv')
     if users is None and (out is not None or any(settings.values())):
         raise UserError("--out, --data.where and names of columns belong to --users log.csv: add it, or leave them out")
+    path = None if users is None else file_for_answers(out, "--users")
     served = load_as(Served, given.run, listed(given.trust), RANKS)
     choices: dict[str, Any] = {"k": given.k, "exclude_seen": not given.allow_seen}
     choices |= {name: split_ids(given[name]) for name in ("items", "exclude") if given[name] is not None}
-    if users is not None:
-        from dprec.serving.tables import recommend_to_all
-
-        recommend_to_all(served, users, out, settings, console, **choices)
-    elif file is not None:
-        from dprec.serving.histories import read_histories
-
-        for asked in read_histories(file, served.knows):
-            found = _after(served, asked.history, f"{file}, line {asked.line}", choices)
-            who = {} if asked.user is None else {"user": asked.user}
-            print_json(who | {"history": asked.history, **as_dict(found)})
+    if path is not None:
+        recommend_to_all(served, users, path, settings, console, **choices)
+        return
+    if file is not None:
+        lines = read_histories(file, lambda raw: bool(served.catalogue.encode_history([raw])[0]))
     else:
-        _recommend_for(served, history or "", choices, given.json, console)
+        lines = [HistoryLine(HISTORY, split_ids(history))]
+        if history.strip() and served.reader.columns is not None:
+            raise UserError(f"--history gives ids alone: write a .jsonl --file with {example(served.reader.columns)}")
+    answers = served.recommend({one.where: one.history for one in lines}, **choices)
+    for one in lines:
+        found = answers[one.where]
+        warn(found, one.where, served.items[0], left_out(choices))
+        if history is None or given.json:
+            who = {} if one.user is None else {"user": one.user}
+            answer = {"items": found.items, "scores": found.scores, "source": found.source}
+            print_json(who | {"history": one.history} | answer)
+        else:
+            recommendation_table(console, found.items, found.scores)
 
 
-def _recommend_for(served: Served, text: str, choices: Mapping[str, Any], as_json: bool, console: Console) -> None:
-    from dprec.run.console import recommendation_table
-    from dprec.serving.histories import example, split_ids
+def recommend_to_all(
+    served: Served, users: str, out: Path, settings: Mapping[str, str | None], console: Console, **choices: Any
+) -> None:
+    """Recommend to each user of a log, and write a row for each user and place."""
+    from dprec.serving.files import read_log, write_table
+    from dprec.serving.requests import Request
+    from dprec.serving.served import table_of
+    from dprec.serving.top_k import POPULARITY
 
-    history = split_ids(text)
-    if history and served.reader.columns is not None:
-        raise UserError(f"--history gives ids alone: write a .jsonl --file with {example(served.reader.columns)}")
-    found = _after(served, history, HISTORY, choices)
-    if as_json:
-        print_json({"history": history, **as_dict(found)})
-    else:
-        recommendation_table(console, found.items, found.scores)
+    log = read_log(users, settings, served.reader.how_read, served.reader.context)
+    names, questions = served.reader.read(Request(log, **choices))
+    frame = write_table(iter([table_of(names, served.answer(questions))]), out)
+    unknown = sum(served.catalogue.index(raw) is None for raw in log.item_ids)
+    popular = frame.filter(frame["source"] == POPULARITY)["user"].n_unique()
+    none = len(names) - frame["user"].n_unique()
+    for number, one, several, then in (
+        (unknown, "item of the log is", "items of the log are", "unknown to the run: left out"),
+        (popular, "user has", "users have", "no known item: recommended what most people choose"),
+        (none, "user has", "users have", f"{left_out(choices)}: left out"),
+    ):
+        if number:
+            console.print(f"{number:,} {one if number == 1 else several} {then}")
+    console.print(f"{len(names) - none:,} users, {choices['k']} items each: {out}", soft_wrap=True)
 
 
-def _after(served: Served, events: list[Any], where: str, choices: Mapping[str, Any]) -> Recommended:
-    from dprec.serving.histories import History
+def left_out(choices: Mapping[str, Any]) -> str:
+    """Why nothing can be left to recommend.
 
-    questions = served.reader.after([History.read(events, where, served.reader.columns)])
-    (found,) = served.answer(served.reader.choosing(questions, [where], **choices))
-    warn(found, where, served.items[0])
-    return found
+    >>> left_out({"exclude_seen": True}), left_out({"exclude_seen": False, "items": ["12"], "exclude": ["12"]})
+    ('seen every item (--allow-seen gives some)', 'no item left by --items and --exclude')
+    """
+    named = [f"--{name}" for name in ("items", "exclude") if name in choices]
+    if not named:
+        return "seen every item (--allow-seen gives some)"
+    left = f"no item left by {' and '.join(named)}"
+    return f"{left} that is not seen (--allow-seen)" if choices["exclude_seen"] else left
 
 
-def warn(found: Recommended, where: str, example: str) -> None:
+def warn(found: Recommended, where: str, example: str, nothing: str) -> None:
     """Say on standard error which ids were skipped, and where popularity answers."""
     few = ", ".join(found.unknown[:5]) + (f" and {len(found.unknown) - 5} more" if len(found.unknown) > 5 else "")
     if found.source == "history":
@@ -116,11 +141,7 @@ def warn(found: Recommended, where: str, example: str) -> None:
     if said is not None:
         print(f"warning: {where}: {said}", file=sys.stderr)
     if not found.items:
-        print(f"warning: {where}: every item was seen: --allow-seen recommends them", file=sys.stderr)
-
-
-def as_dict(found: Recommended) -> dict[str, Any]:
-    return {"items": found.items, "scores": found.scores, "source": found.source}
+        print(f"warning: {where}: the user has {nothing}", file=sys.stderr)
 
 
 main = Command(recommend, options, reads_run=True, own_process=leave_out)

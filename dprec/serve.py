@@ -33,7 +33,8 @@ def serve(line: CommandLine, console: Console) -> None:
 
     POST /recommend      {"history": ["12", "7"], "k": 10, "exclude_seen": true}, oldest first; optional:
                          "items", the only ones to choose from, and "exclude", items to leave out;
-                         answers {"items", "scores", "source", "unknown"}
+                         answers {"items", "scores", "source", "unknown"}; of several "histories", a list or an
+                         object by name, {"answers"} likewise
     POST /similar        {"items": ["12"], "k": 10}; answers {"similar": [{"items", "scores"}]}
     POST /predict        for a run of clicks {"records": [{column: value}]}, with all columns, null for a missing
                          value; for texts {"texts": [...]}, optionally with "pairs"; answers {"predictions": [...]}
@@ -43,7 +44,7 @@ def serve(line: CommandLine, console: Console) -> None:
     No history is stored or logged. Refused requests get a status of 4xx, or 503 if too many wait, and
     {"error": one line}.
     """
-    from dprec.serving.histories import History
+    from dprec.serving.requests import ITEM
     from dprec.serving.served import Served, load
     from dprec.serving.service import Limits, refuse_without_packages, server
 
@@ -51,7 +52,7 @@ def serve(line: CommandLine, console: Console) -> None:
     refuse_without_packages()
     served = load(run, listed(line.options.trust))
     if isinstance(served, Served):  # what the first request would wait for
-        served.answer(served.reader.after([History([]), History(served.items[:1])]))
+        served.recommend([[], [{ITEM: raw} if served.reader.columns else raw for raw in served.items[:1]]])
     with _listening(host, line.options.port) as bound:
         limits = Limits(**{name: line.options[f"max_{name}"] for name in ("k", "history", "body", "requests")})
         if host not in HOME:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import textwrap
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-from dprec.cli.command import finite
 from dprec.data.draws.batch import ClickBatch
 from dprec.errors import UserError, refuse_missing
-from dprec.models.clicks import ClickModel
+from dprec.run.saved.folder import write_json
 from dprec.serving.interface import IDS, interface_of
 from dprec.serving.predictions import PROBABILITY, ClickRun, TextRun
 from dprec.serving.served import Served
@@ -27,6 +25,7 @@ from dprec.serving.top_k import Scores
 
 INTERFACE = "interface.json"
 ONE_FILE = 2**30  # bytes of weights that still go into the .onnx file itself, which may not have 2 GiB
+EXAMPLE = 16  # events of the history that a model is exported with, if it takes as many
 
 Exportable = Served | ClickRun
 
@@ -48,9 +47,9 @@ def export_run(served: Exportable | TextRun, kind: str, out: Path) -> Path:
     try:
         part.mkdir(mode=0o700, parents=True)
         lengths = write(served, part / name)
-        _write_json(part / INTERFACE, {"format": kind, "file": name, **interface_of(served, *lengths)})
+        write_json(part / INTERFACE, {"format": kind, "file": name, **interface_of(served, *lengths)})
         if isinstance(served, Served):
-            _write_json(part / IDS, [None, *served.items])
+            write_json(part / IDS, [None, *served.items])
         part.rename(out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from None
@@ -97,22 +96,15 @@ WRITERS: dict[str, tuple[str, tuple[str, ...], Callable[[Exportable, Path], tupl
 }
 
 
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-
-
-EXAMPLE = 16  # events of the history that a model is exported with, if it takes as many
-
-
 @dataclass(frozen=True)
 class Program:
     """An exported model, the names of what goes in and out, and how long a history may be."""
 
     exported: ExportedProgram
     inputs: list[str]
+    output: str
     shortest: int = 0
     longest: int = 0
-    output: str = "scores"
 
     @classmethod
     def of(cls, served: Exportable) -> Program:
@@ -123,9 +115,7 @@ class Program:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a recurrent cell's list of weights, which exporting leaves as it is
             try:
-                if isinstance(served, ClickRun):
-                    return cls(_exported_clicks(served), ["numbers", "categories"], output=PROBABILITY)
-                return cls._of(Scores(served.model), served.model.max_length)
+                return _of_clicks(served) if isinstance(served, ClickRun) else _of_scores(served)
             except Exception as error:
                 reason = textwrap.shorten(str(error), 120, placeholder=" ...")
                 name = type(served.model).__name__
@@ -133,32 +123,30 @@ class Program:
                     f"torch.export cannot take {name} ({reason}): --format safetensors exports its weights"
                 ) from None
 
-    @classmethod
-    def _of(cls, scores: Scores, longest: int) -> Program:
-        users, inputs = Dim("users"), ["history", "context"][: 1 + reads_context(scores.model)]
-        if longest > 2:
-            length = Dim("length", min=1, max=longest)
-            try:
-                exported = _exported(scores, min(EXAMPLE, longest - 1), {0: users, 1: length})
-                return cls(exported, inputs, 1, longest)
-            except Exception:  # of many kinds: torch has found that it must know the length
-                pass
-        return cls(_exported(scores, longest, {0: users}), inputs, longest, longest)
 
+def _of_scores(served: Served) -> Program:
+    longest = served.model.max_length
+    rest: list[tuple[int, ...]] = [()] if served.reader.columns is None else [(), (len(served.reader.columns.rows),)]
 
-def _exported(scores: Scores, length: int, free: dict[int, Any]) -> ExportedProgram:
-    """For histories of such a length; `free` names the dimensions that may differ."""
-    examples = [torch.ones(3, length, dtype=torch.long)]
-    if reads_context(scores.model):
-        columns = len(scores.model.context_vectors.before)
-        examples.append(torch.ones(3, length, columns, dtype=torch.long))
-    return export(scores, tuple(examples), dynamic_shapes=(free,) * len(examples))
+    def exported(length: int, free: dict[int, Any]) -> ExportedProgram:
+        """For histories of such a length; `free` names the dimensions that may differ."""
+        examples = tuple(torch.ones(3, length, *more, dtype=torch.long) for more in rest)
+        return export(Scores(served.model), examples, dynamic_shapes=(free,) * len(examples))
+
+    users, inputs = Dim("users"), ["history", "context"][: len(rest)]
+    if longest > 2:
+        try:
+            free = {0: users, 1: Dim("length", min=1, max=longest)}
+            return Program(exported(min(EXAMPLE, longest - 1), free), inputs, "scores", 1, longest)
+        except Exception:  # of many kinds: torch has found that it must know the length
+            pass
+    return Program(exported(longest, {0: users}), inputs, "scores", longest, longest)
 
 
 class Chances(nn.Module):
     """Numbers (B, D) and ids of categories (B, F, P) to the probability of a click (B,)."""
 
-    def __init__(self, model: ClickModel) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model.eval()
 
@@ -167,12 +155,9 @@ class Chances(nn.Module):
         return chances
 
 
-def _exported_clicks(run: ClickRun) -> ExportedProgram:
+def _of_clicks(run: ClickRun) -> Program:
     columns, records = run.columns, {0: Dim("records")}
     categories = torch.zeros(3, len(columns.categories), columns.bag, dtype=torch.long)
     examples = (torch.ones(3, len(columns.numbers)), categories)
-    return export(Chances(run.model), examples, dynamic_shapes=(records, records))
-
-
-def reads_context(model: Any) -> bool:
-    return getattr(model, "context_vectors", None) is not None
+    exported = export(Chances(run.model), examples, dynamic_shapes=(records, records))
+    return Program(exported, ["numbers", "categories"], PROBABILITY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
 from dprec.models import Learner, TextClassifier
 from dprec.models.clicks import ClickModel
+from dprec.notices import paced
 from dprec.run.saved.checkpoints import data_of
-from dprec.serving.histories import text_of
+from dprec.serving.requests import text_of
 
 PROBABILITY = "probability"
 TEXTS, RECORDS = 64, 1 << 14  # that go through the model at once
@@ -42,7 +42,10 @@ class ClickRun:
         """The probability of a click in each row of a data frame or of a file, in its order.
 
         Returns a data frame, of the library of the one that was given, with the columns to `keep` and `probability`.
+        For a list of records, each with a value for all columns and None where it is missing, it is a list of numbers.
         """
+        if isinstance(log, (list, tuple)):
+            return self.predict(self._frame_of(log))[PROBABILITY].to_list()
         return as_given(pl.concat(self.parts(log, keep), how="vertical_relaxed"), log)  # parts may differ in types
 
     def parts(self, log: Any, keep: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
@@ -53,7 +56,7 @@ class ClickRun:
         if frame is None and not holds_parts(path):
             raise UserError(f"there is no log {log}: give a file, a folder of parts, or a pattern")
         beside = None
-        for beside, records in read_to_predict(path, self.columns, keep, frame):
+        for beside, records in paced(read_to_predict(path, self.columns, keep, frame), "predicting: part"):
             starts = range(0, len(records), RECORDS)
             with torch.inference_mode():
                 chances = [
@@ -63,14 +66,16 @@ class ClickRun:
         if beside is None:
             raise UserError(f"{path} has no records: give at least one")
 
-    def predict_records(self, records: Sequence[Mapping[str, Any]]) -> list[float]:
-        """The same for records as a request has them: each with a value for all columns, null where it is missing."""
+    def _frame_of(self, records: Sequence[Any]) -> pl.DataFrame:
+        """The columns of records as a log of the same values has them."""
+        if not all(isinstance(record, Mapping) for record in records):
+            raise UserError("records must be a list of objects with a value for each column")
         bags = {one.column: one.bag is not None for one in self.columns.categories}
         frame: dict[str, pl.Series] = {}
         for name in dict.fromkeys([*bags, *(one.column for one in self.columns.numbers)]):
             values = [_cell(one, name, f"record {number}", bags.get(name)) for number, one in enumerate(records, 1)]
             frame[name] = pl.Series(values, dtype=pl.List(pl.String) if bags.get(name) else pl.String)
-        return list(chain.from_iterable(part[PROBABILITY] for part in self.parts(pl.DataFrame(frame))))
+        return pl.DataFrame(frame)
 
 
 def _cell(record: Mapping[str, Any], name: str, where: str, is_bag: bool | None) -> str | list[str | None] | None:
@@ -118,6 +123,10 @@ class TextRun:
         """Yield the answer for each text."""
         if (pairs is not None) is not self.of_pairs:
             raise UserError("the run was trained on " + ("pairs: give two texts" if self.of_pairs else "single texts"))
+        if not all(isinstance(one, str) for one in (*texts, *(pairs or ()))):
+            raise UserError("texts and pairs must be lists of texts")
+        if pairs is not None and len(pairs) != len(texts):
+            raise UserError(f"there are {len(texts)} texts and {len(pairs)} pairs: give as many")
         log = self.data.read(list(texts), None if pairs is None else list(pairs))
         for start in range(0, len(log), TEXTS):
             with torch.inference_mode():

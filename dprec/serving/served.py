@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dprec.data.formats.columnar import as_given
@@ -19,7 +18,7 @@ from dprec.models import Recommender
 from dprec.notices import say
 from dprec.run.saved.checkpoints import load_run
 from dprec.serving.predictions import ClickRun, TextRun, predicting
-from dprec.serving.questions import QuestionReader, refuse_k
+from dprec.serving.requests import Request, RequestReader, refuse_k
 from dprec.serving.top_k import (
     NUMBERS,
     Question,
@@ -63,7 +62,7 @@ class Served:
         self.catalogue = catalogue
         self.facts = facts
         how_read = facts.get("prepared_as") or facts.get("data", {}).get("init_args") or {}
-        self.reader = QuestionReader(catalogue, facts.get("context"), how_read)
+        self.reader = RequestReader(catalogue, facts.get("context"), how_read)
 
     @cached_property
     def scores(self) -> Scores:
@@ -76,9 +75,6 @@ class Served:
     @property
     def items(self) -> list[str]:
         return list(self.catalogue.ids)
-
-    def knows(self, raw: str) -> bool:
-        return bool(self.catalogue.encode_history([raw])[0])
 
     def recommend(
         self, histories: Any, k: int = 10, exclude_seen: bool = True, items: Any = None, exclude: Any = None
@@ -104,8 +100,8 @@ class Served:
                 from users to lists; None for all items. An id that the run does not know is refused.
             exclude: items to leave out, given likewise.
         """
-        names, questions = self.reader.read(histories)
-        found = self.answer(self.reader.choosing(questions, names, k, exclude_seen, items, exclude))
+        names, questions = self.reader.read(Request(histories, k, exclude_seen, items, exclude))
+        found = self.answer(questions)
         if isinstance(histories, Mapping):
             return dict(zip(names, found, strict=True))
         return found if isinstance(histories, (list, tuple)) else as_given(table_of(names, found), histories)
@@ -113,50 +109,61 @@ class Served:
     def answer(self, questions: Sequence[Question]) -> list[Recommended]:
         return best(questions, self.scores, self.catalogue, self.reader.columns)
 
+    @torch.inference_mode()
     def similar(self, items: Any, k: int = 10) -> list[Ranked]:
         """The k items most like each of `items`, by the cosine of their vectors.
 
         The vectors are those of `item_vectors`, less the coordinates that say how popular an item is.
         """
         refuse_k(k)
-        return self.similar_to(self.reader.numbers(items, "items"), k)
-
-    def similar_to(self, numbers: np.ndarray, k: int) -> list[Ranked]:
-        """The same for numbers of items."""
-        asked, vectors, found = torch.from_numpy(numbers), self._directions, []
-        none = ~vectors.any(1)  # such as of items that too few users met
-        if (without := none[asked]).any():
+        asked, found = torch.from_numpy(self.reader.numbers(items, "items")), []
+        vectors, lengths = self._directions
+        if (without := lengths[asked] == 0).any():
             raise UserError(f"items: the model has no vector of id number {int(without.float().argmax()) + 1}")
         for some in asked.split(max(1, NUMBERS // len(vectors))):
-            cosines = (vectors[some] @ vectors.T).masked_fill(none, -torch.inf)
-            cosines.scatter_(1, some[:, None], -torch.inf)
+            cosines = vectors[some] @ vectors.T / lengths[some, None] / lengths
+            cosines.masked_fill_(lengths == 0, -torch.inf).scatter_(1, some[:, None], -torch.inf)
             found += list_best(cosines, [k] * len(some), self.catalogue)
         return found
 
     def item_vectors(self) -> Vectors:
         """The items' ids and vectors, whose products with `user_vectors` are the scores or what they start from."""
-        return Vectors(self.items, self._items[1:].numpy().copy())
+        return Vectors(self.items, self._factors[1:].numpy().copy())
 
+    @torch.inference_mode()
     def user_vectors(self, histories: Any) -> Vectors:
         """Whose histories these are, and their vectors, from histories as `recommend` takes them.
 
         A history without a known item has no vector and is left out. The ids are names, users of a data frame, or
         places in a list. If a model adds more to its scores than the product, a line says so.
         """
-        names, questions = self.reader.read(histories)
-        there, width = [place for place, one in enumerate(questions) if len(one.history)], self._items.shape[1]
-        found = np.zeros((len(there), width), dtype=np.float32)
-        with torch.inference_mode():
-            for places, inputs in in_batches([questions[place] for place in there], self.model, self.reader.columns):
-                found[places] = self.model.user_vectors(as_batch(*inputs)).float().numpy()
+        names, questions = self.reader.read(Request(histories))
+        there = [place for place, one in enumerate(questions) if len(one.history)]
+        found = np.zeros((len(there), self._factors.shape[1]), dtype=np.float32)
+        for places, inputs in in_batches([questions[place] for place in there], self.model, self.reader.columns):
+            found[places] = self.model.user_vectors(as_batch(*inputs)).float().numpy()
         return Vectors([names[place] for place in there], found)
 
     @cached_property
     @torch.inference_mode()
-    def _items(self) -> Tensor:
-        """The items' vectors (items, d). Says so where scores are not products of them with users' vectors."""
-        vectors = self.model.item_vectors().detach().float()
-        some = torch.arange(1, min(SOME, self.model.items))[:, None]  # histories of one item
+    def _vectors(self) -> Tensor:
+        """The items' vectors (items, d)."""
+        return self.model.item_vectors().detach().float()
+
+    @cached_property
+    @torch.inference_mode()
+    def _directions(self) -> tuple[Tensor, Tensor]:
+        """The same without the coordinates of popularity, and their lengths (items,), 0 where there is no item."""
+        vectors = self._vectors[:, : self._vectors.shape[1] - self.model.popularity_columns]
+        lengths = vectors.norm(dim=1)
+        lengths[0] = 0.0
+        return vectors, lengths
+
+    @cached_property
+    @torch.inference_mode()
+    def _factors(self) -> Tensor:
+        """The items' vectors. Says so where scores are not products of them with users' vectors."""
+        vectors, some = self._vectors, torch.arange(1, min(SOME, self.model.items))[:, None]  # histories of one item
         products, scores = self.model.user_vectors(as_batch(some)) @ vectors.T, self.scores(some)
         if not torch.allclose(
             products[:, 1:], scores[:, 1:], rtol=1e-3, atol=1e-6 + 1e-4 * float(products.abs().median())
@@ -166,14 +173,6 @@ class Served:
                 "the vectors, and rank these by recommend(histories, items=candidates)"
             )
         return vectors
-
-    @cached_property
-    def _directions(self) -> Tensor:
-        """The items' vectors (items, d) of length 1, 0 where there is none, without those of popularity."""
-        with torch.inference_mode():
-            vectors = self.model.item_vectors().float()
-            directions = F.normalize(vectors[:, : vectors.shape[1] - self.model.popularity_columns])
-            return directions.index_fill(0, torch.zeros(1, dtype=torch.long), 0.0)
 
 
 def table_of(users: Sequence[str], found: Sequence[Recommended]) -> pl.DataFrame:

@@ -6,25 +6,23 @@ import asyncio
 import json
 import logging
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import numpy as np
-
 from dprec.cli.command import finite
-from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError, refuse_missing
-from dprec.serving.histories import History, example
 from dprec.serving.predictions import ClickRun, TextRun
+from dprec.serving.requests import Request
 from dprec.serving.served import Served
 from dprec.serving.top_k import Question, Recommended
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.applications import Starlette
-    from starlette.requests import Request
+    from starlette.requests import Request as HTTPRequest
     from starlette.responses import Response
 
 Read = TypeVar("Read")
@@ -37,10 +35,20 @@ class Limits:
 
     k: int = 1000
     history: int = 1000  # events
-    similar: int = 100  # items that are asked about
+    several: int = 100  # histories, or items that are asked about
     body: int = 65_536  # bytes
     requests: int = 512  # that wait or are answered
     seconds: float = 10.0  # until a request's body is here
+
+    def refuse_more(self, what: str, given: Any, of: str, most: int) -> None:
+        if isinstance(given, (list, dict)) and len(given) > most:
+            raise Refused(413, f"{what} has {len(given)} {of}, more than {most}: send fewer at a time")
+
+    def k_of(self, value: Mapping[str, Any]) -> Any:
+        k = value.get("k", min(10, self.k))
+        if isinstance(k, int) and k > self.k:
+            raise Refused(400, f"k must be a whole number from 1 to {self.k}")
+        return k
 
 
 class Refused(UserError):
@@ -51,132 +59,75 @@ class Refused(UserError):
         self.status = status
 
 
-def question_of(body: bytes, limits: Limits, served: Served) -> Question:
-    """From JSON such as {"history": ["12", "7"], "k": 10, "exclude_seen": true, "items": [...], "exclude": [...]}.
+ONE = "history"  # the name of a body's only history
 
-    A run that reads context has events in place of ids.
+
+def request_of(body: bytes, limits: Limits) -> tuple[Request, bool]:
+    """The request in a body, and whether it is about one history, which is named "history" then.
+
+    Such as {"history": ["12", "7"], "k": 10, "exclude_seen": true, "items": [...], "exclude": [...]}. A run that reads
+    context has events in place of ids. `histories` asks for several, as `Served.recommend` takes them.
     """
-    value = _object(body, ("history", "k", "exclude_seen", "items", "exclude"), '{"history": ["12", "7"], "k": 10}')
-    exclude_seen = value.get("exclude_seen", True)
-    if not isinstance(exclude_seen, bool):
-        raise Refused(400, "exclude_seen must be true or false")
-    (question,) = served.reader.after([_history(value["history"], limits, served.reader.columns)])
-    chosen: dict[str, Any] = {
-        name: _ids(value[name], name, served) for name in ("items", "exclude") if value.get(name) is not None
-    }
-    return replace(question, k=_k(value, limits), exclude_seen=exclude_seen, **chosen)
+    value = json_of(body, (ONE, "histories"), ("k", "exclude_seen", "items", "exclude"), '{"history": ["12"], "k": 10}')
+    histories, choices = value.get("histories"), {name: value.get(name) for name in ("items", "exclude")}
+    if ONE in value:
+        histories = {ONE: value[ONE]}
+        choices = {name: None if ids is None else {ONE: ids} for name, ids in choices.items()}
+    if not isinstance(histories, (list, dict)):
+        raise Refused(400, "histories must be a list of histories, or an object of histories by name")
+    limits.refuse_more("histories", histories, "histories", limits.several)
+    for each in histories.values() if isinstance(histories, dict) else histories:
+        limits.refuse_more("a history", each, "events", limits.history)
+    return Request(histories, limits.k_of(value), value.get("exclude_seen", True), **choices), ONE in value
 
 
-def items_of(body: bytes, limits: Limits, served: Served) -> tuple[np.ndarray, int]:
-    """The numbers of items, and how many similar ones each gets, from JSON such as {"items": ["12"], "k": 10}."""
-    value = _object(body, ("items", "k"), '{"items": ["12"], "k": 10}')
-    numbers = _ids(value["items"], "items", served)
-    if len(numbers) > limits.similar:
-        raise Refused(413, f"items has {len(numbers)} ids, more than {limits.similar}: ask in several requests")
-    return numbers, _k(value, limits)
-
-
-def asked_of(body: bytes, run: ClickRun | TextRun) -> tuple[list[Any], ...]:
-    """What to predict, from JSON such as {"records": [{"ad_id": "3"}]}, or {"texts": ["..."]}, with pairs."""
-    if isinstance(run, ClickRun):
-        records = _object(body, ("records",), '{"records": [{"ad_id": "3", "device": null}]}')["records"]
-        return (_list(records, dict, "records", "objects with a value for each column"),)
-    value = _object(body, ("texts", "pairs"), '{"texts": ["..."]}')
-    found = [_list(value[name], str, name, "texts") for name in ("texts", "pairs") if value.get(name) is not None]
-    if len(set(map(len, found))) > 1:
-        raise Refused(400, f"there are {len(found[0])} texts and {len(found[1])} pairs: give as many")
-    return tuple(found)
-
-
-def _list(told: Any, kind: type | tuple[type, ...], name: str, of: str) -> list[Any]:
-    if not isinstance(told, list) or not all(isinstance(one, kind) and not isinstance(one, bool) for one in told):
-        raise Refused(400, f"{name} must be a list of {of}")
-    return told
-
-
-def _object(body: bytes, keys: Sequence[str], example: str) -> dict[str, Any]:
-    """The object of a body that has the first of these keys, and no others."""
+def json_of(body: bytes, one_of: Sequence[str], others: Sequence[str], example: str) -> dict[str, Any]:
+    """The object of a body, which has exactly one of these keys, perhaps others, and no more."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):  # the message of json would hold a part of the history
         raise Refused(400, f"the body is not JSON: send {example}") from None
-    if not isinstance(value, dict) or keys[0] not in value:
-        raise Refused(400, f"the body is not an object with {keys[0]}: send {example}")
-    if set(value) - set(keys):
-        raise Refused(400, f"the body has an unknown key: give {', '.join(keys)}")
+    if not isinstance(value, dict) or sum(key in value for key in one_of) != 1:
+        raise Refused(400, f"the body is not an object with {' or '.join(one_of)}: send {example}")
+    if set(value) - {*one_of, *others}:
+        raise Refused(400, f"the body has an unknown key: give {', '.join([*one_of, *others])}")
     return value
 
 
-def _k(value: Mapping[str, Any], limits: Limits) -> int:
-    k = value.get("k", min(10, limits.k))
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limits.k:
-        raise Refused(400, f"k must be a whole number from 1 to {limits.k}")
-    return k
-
-
-def _ids(told: Any, name: str, served: Served) -> np.ndarray:
-    """The numbers of items that the run must know."""
-    return served.reader.numbers(_list(told, (str, int), name, 'item ids, such as ["12", "7"]'), name)
-
-
-def _history(told: Any, limits: Limits, columns: ContextColumns | None) -> History:
-    _list(told, dict if columns is not None else (str, int), "history", example(columns))
-    if len(told) > limits.history:
-        raise Refused(413, f"the history has {len(told)} events, more than {limits.history}: send the most recent ones")
-    return History.read(told, "history", columns)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-# Requests that wait at the same time are answered by one pass of the model.
-
-
-MOST = 64  # requests in one pass: what comes later waits no longer than this takes
+MOST = 64  # questions in one pass of the model: what comes later waits no longer than this takes
 
 
 class RequestBatcher:
-    """Answers questions, each as if it were alone; the model works in a thread of its own."""
+    """Answers together what waits at the same time, each as if it were alone, in a thread of the model's own."""
 
     def __init__(self, served: Any) -> None:
         self.served = served
-        self._waiting: list[tuple[Question, asyncio.Future[Recommended]]] = []
+        self._waiting: deque[tuple[Question, Future[Recommended]]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="recommend")
-        self._work: asyncio.Task[None] | None = None
 
     async def answer(self, question: Question) -> Recommended:
-        answer: asyncio.Future[Recommended] = asyncio.get_running_loop().create_future()
+        answer: Future[Recommended] = Future()
         self._waiting.append((question, answer))
-        if self._work is None:
-            self._work = asyncio.create_task(self._answer_all())
-        return await answer
+        self._thread.submit(self._answer_some)  # which may find that an earlier call has answered
+        return await asyncio.wrap_future(answer)
 
-    async def _answer_all(self) -> None:
+    def _answer_some(self) -> None:
+        some = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
+        some = [pair for pair in some if pair[1].set_running_or_notify_cancel()]  # somebody waits for it
+        if not some:
+            return
         try:
-            while self._waiting:
-                batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
-                if waited_for := [pair for pair in batch if not pair[1].done()]:  # done: nobody waits any more
-                    await self._answer_some(waited_for)
-        finally:
-            self._work = None
-
-    async def _answer_some(self, batch: Sequence[tuple[Question, asyncio.Future[Recommended]]]) -> None:
-        answers = [answer for _, answer in batch]
-        try:
-            found = await self.run(self.served.answer, [question for question, _ in batch])
+            found = self.served.answer([question for question, _ in some])
         except Exception as error:
-            for answer in answers:
-                if not answer.done():
-                    answer.set_exception(error)
+            for _, answer in some:
+                answer.set_exception(error)
         else:
-            for answer, one in zip(answers, found, strict=True):
-                if not answer.done():
-                    answer.set_result(one)
+            for (_, answer), one in zip(some, found, strict=True):
+                answer.set_result(one)
 
-    async def run(self, work: Callable[..., Read], *given: Any) -> Read:
+    async def run(self, work: Callable[..., Read], *given: Any, **named: Any) -> Read:
         """What the model makes of something, in its own thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
+        return await asyncio.wrap_future(self._thread.submit(work, *given, **named))
 
 
 PACKAGES = ("starlette", "uvicorn")
@@ -202,17 +153,29 @@ class Service:
         self._busy = 0
 
     async def _recommend(self, body: bytes) -> dict[str, Any]:
-        return vars(await self._batcher.answer(question_of(body, self.limits, self.served)))
+        request, is_one = request_of(body, self.limits)
+        names, questions = self.served.reader.read(request)
+        found = [vars(one) for one in await asyncio.gather(*map(self._batcher.answer, questions))]
+        if is_one:
+            return found[0]
+        return {"answers": dict(zip(names, found, strict=True)) if isinstance(request.histories, dict) else found}
 
     async def _similar(self, body: bytes) -> dict[str, Any]:
-        found = await self._batcher.run(self.served.similar_to, *items_of(body, self.limits, self.served))
+        value = json_of(body, ("items",), ("k",), '{"items": ["12"], "k": 10}')
+        self.limits.refuse_more("items", value["items"], "ids", self.limits.several)
+        found = await self._batcher.run(self.served.similar, value["items"], self.limits.k_of(value))
         return {"similar": [vars(one) for one in found]}
 
     async def _predict(self, body: bytes) -> dict[str, Any]:
-        predict = self.served.predict_records if isinstance(self.served, ClickRun) else self.served.predict
-        return {"predictions": await self._batcher.run(predict, *asked_of(body, self.served))}
+        key, others, example = ("texts", ("pairs",), '["..."]')
+        if isinstance(self.served, ClickRun):
+            key, others, example = ("records", (), '[{"ad_id": "3", "device": null}]')
+        value = json_of(body, (key,), others, f'{{"{key}": {example}}}')
+        if not all(isinstance(given, list) for given in value.values()):
+            raise Refused(400, f"{' and '.join(value)} must be lists, such as {example}")
+        return {"predictions": await self._batcher.run(self.served.predict, value.pop(key), **value)}
 
-    async def post(self, request: Request) -> Response:
+    async def post(self, request: HTTPRequest) -> Response:
         """Answer what is asked of one of the paths."""
         if self._busy >= self.limits.requests:
             return _refusal(503, f"{self.limits.requests} requests are waiting: ask again later", {"retry-after": "1"})
@@ -230,7 +193,7 @@ class Service:
         finally:
             self._busy -= 1
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: HTTPRequest) -> bytes:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # which also keeps the pages of others from asking through a browser
             raise Refused(415, "the body is not JSON: send it with content-type application/json")
@@ -239,7 +202,7 @@ class Service:
         except asyncio.TimeoutError:
             raise Refused(408, f"the body did not arrive within {self.limits.seconds:g} seconds") from None
 
-    async def _read(self, request: Request) -> bytes:
+    async def _read(self, request: HTTPRequest) -> bytes:
         from starlette.requests import ClientDisconnect
 
         body = b""
@@ -252,11 +215,11 @@ class Service:
             raise Refused(400, "the request ended before its body") from None
         return body
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, request: HTTPRequest) -> Response:
         items = {"items": len(self.served.catalogue)} if isinstance(self.served, Served) else {}
         return _json({"status": "ok"} | items)
 
-    async def guarantee(self, request: Request) -> Response:
+    async def guarantee(self, request: HTTPRequest) -> Response:
         told = self.served.facts["guarantee"]
         return _json({key: told.get(key) for key in ("guarantee", "epsilon", "delta", "assumed_public")})
 
@@ -274,7 +237,7 @@ def application(served: AnyRun, limits: Limits) -> Starlette:
         Route("/guarantee", service.guarantee),
     ]
 
-    async def no_such(request: Request, error: Exception) -> Response:
+    async def no_such(request: HTTPRequest, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
         posts = ", ".join(f"POST {path}" for path in service.paths)

@@ -11,11 +11,10 @@ from rich.console import Console
 
 from dprec.data import Catalogue
 from dprec.fit import main as fit
-from dprec.recommend import OF_LOGS
+from dprec.recommend import OF_LOGS, recommend_to_all
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import load_run
 from dprec.serving.served import load
-from dprec.serving.tables import recommend_to_all
 from tests.commands.support import answered
 
 
@@ -156,7 +155,7 @@ def test_a_log_of_users_is_filtered_as_that_of_training_was(
     (here / "rated.csv").write_text("user_id,item_id,timestamp,rating\nann,film1,1,5\nann,film2,2,1\n")
     for where, history in ((None, ["film1"]), ("null", ["film1", "film2"]), ("rating < 4", ["film2"])):
         settings = {**dict.fromkeys(OF_LOGS), "where": where}
-        recommend_to_all(served, "rated.csv", f"{where}.csv", settings, Console(), k=3, exclude_seen=False)
+        recommend_to_all(served, "rated.csv", Path(f"{where}.csv"), settings, Console(), k=3, exclude_seen=False)
         replaced = 'data.where replaces the condition of the run, "rating >= 4"' in capsys.readouterr().err
         assert replaced == (where is not None)
         assert pl.read_csv(f"{where}.csv")["item"].to_list() == served.recommend([history], 3, False)[0].items

@@ -17,9 +17,9 @@ from dprec.data.logs.context import ContextColumns
 from dprec.errors import UserError
 from dprec.models import GRU, DPFormer, Transformer
 from dprec.serving.exported import export_run
-from dprec.serving.histories import History
+from dprec.serving.requests import history_of
 from dprec.serving.served import Served
-from dprec.serving.service import Limits, Refused, question_of
+from dprec.serving.service import Limits, request_of
 
 ITEMS = ["alien", "brazil", "casablanca", "dune", "7"]
 CONTEXT = {"device": 5, "hour": [6, 12, 18.5]}
@@ -72,24 +72,30 @@ def test_events_get_what_the_same_log_gets() -> None:
 )  # fmt: skip
 def test_what_is_no_event_is_one_line_that_repeats_nothing(events: Any, columns: Any, says: str) -> None:
     with pytest.raises(UserError) as refused:
-        History.read(events, "x", columns)
+        history_of(events, "x", columns)
     assert str(refused.value).startswith(says)
     assert "secret" not in str(refused.value)
 
 
 def test_a_request_has_events_or_is_refused() -> None:
     run = served()
-    asked = question_of(json.dumps({"history": HISTORIES["eve"]}).encode(), Limits(), run)
-    wanted = History.read(HISTORIES["eve"], "history", COLUMNS)
-    assert [run.catalogue.raw(item) for item in asked.history] == wanted.ids
+    asked = questions_of(run, {"history": HISTORIES["eve"]})
+    ids, codes = history_of(HISTORIES["eve"], "history", COLUMNS)
+    assert [run.catalogue.raw(item) for item in asked.history] == ids
     assert asked.codes is not None
-    assert asked.codes.tolist() == wanted.codes.tolist()
+    assert asked.codes.tolist() == codes.tolist()
     for body in ({"history": ["7"]}, {"history": [{"item": 7, "hour": "late"}]}, {"history": [{"hour": 7}]}):
         with pytest.raises(UserError):
-            question_of(json.dumps(body).encode(), Limits(), run)
+            questions_of(run, body)
     plain = Served(Transformer(len(ITEMS) + 1, dim=8), Catalogue(ITEMS), {})
-    with pytest.raises(Refused, match="history must be a list of item ids"):
-        question_of(json.dumps({"history": HISTORIES["bob"]}).encode(), Limits(), plain)
+    with pytest.raises(UserError, match="^history has events with context, which the run does not read: give item ids"):
+        questions_of(plain, {"history": HISTORIES["bob"]})
+
+
+def questions_of(run: Served, body: dict[str, Any]) -> Any:
+    request, _ = request_of(json.dumps(body).encode(), Limits())
+    (question,) = run.reader.read(request)[1]
+    return question
 
 
 @pytest.mark.full

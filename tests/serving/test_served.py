@@ -16,7 +16,6 @@ from dprec.data import Catalogue
 from dprec.data.draws.batch import RankingBatch
 from dprec.errors import UserError
 from dprec.models import Recommender, Spectral, Transformer
-from dprec.serving.histories import History
 from dprec.serving.served import Served
 from dprec.serving.top_k import Recommended
 
@@ -187,11 +186,11 @@ def test_one_history_among_ten_thousand_items_takes_below_five_milliseconds() ->
     """Of this process's own time, at the best of many: other processes do not count."""
     items = [str(number) for number in range(10_000)]
     served = Served(Transformer(10_001, dim=64, max_length=200), Catalogue(items), {})
-    history = [History([items[place] for place in np.random.default_rng(0).integers(0, 10_000, 50)])]
+    history = [items[place] for place in np.random.default_rng(0).integers(0, 10_000, 50)]
     times = []
     for _ in range(50):
         start = time.process_time()
-        served.answer(served.reader.after(history))
+        served.recommend([history])
         times.append(time.process_time() - start)
     assert min(times) < 0.005
 

@@ -150,7 +150,7 @@ def full_disk_is_one_line(run: RunFolder) -> Iterator[None]:
         raise UserError(f"cannot write {where} ({error.strerror}): make room, and {then}") from None
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Any) -> None:
     """Write strict JSON, completely or not at all; a number that is not finite becomes null."""
     text = json.dumps(finite(values), indent=2, ensure_ascii=False, allow_nan=False)
     replace_file(path, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
