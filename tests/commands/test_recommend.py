@@ -51,6 +51,12 @@ def test_candidates_and_exclusions(moved: Path, log: Path, here: Path, capsys: p
     assert recommend([str(moved), "--users", str(log), "--out", "few.csv", "--allow-seen", *words]) == 0
     assert set(pl.read_csv("few.csv")["item"]) == {"film1", "film3"}
     capsys.readouterr()
+    assert recommend([str(moved), "--history", "film0", "--items", "film1", "--exclude", "film1"]) == 0
+    assert "has no item left by --items and --exclude that is not seen (--allow-seen)" in capsys.readouterr().err
+    assert recommend([str(moved), "--users", str(log), "--out", "none.csv", "--items", "film1"]) == 0
+    seen = pl.read_csv(log, separator=" ", has_header=False, new_columns=["user", "item"])
+    count = seen.filter(pl.col("item") == "film1")["user"].n_unique()
+    assert f"{count} users have no item left by --items that is not seen" in capsys.readouterr().out
     assert recommend([str(moved), "--history", "film0", "--items", "fim1"]) == 2
     assert capsys.readouterr().err == "error: items: id number 1 is unknown to the run; did you mean film1?\n"
 

@@ -113,6 +113,23 @@ def test_many_at_once_get_what_each_gets_alone(port: int, served: Served) -> Non
         assert all(threads.map(one, range(200)))
 
 
+def test_several_histories_get_what_each_gets_alone(port: int, served: Served) -> None:
+    named = {"ann": ["alien"], "bob": ["7", "what"], "eve": []}
+    for histories, items in ((named, {"bob": ["dune", "élan"]}), ([*named.values()], [None, ["dune", "élan"], None])):
+        body = {"histories": histories, "k": 3, "items": items, "exclude": ["brazil"]}
+        status, told = ask(port, "POST", "/recommend", body)
+        assert (status, len(told["answers"])) == (200, 3)
+        answers = told["answers"].values() if isinstance(histories, dict) else told["answers"]
+        for found, name in zip(answers, named, strict=True):
+            choices = {"items": ["dune", "élan"]} if name == "bob" else {}
+            (alone,) = served.recommend([named[name]], 3, exclude=["brazil"], **choices)
+            assert (found["items"], found["source"], found["unknown"]) == (alone.items, alone.source, alone.unknown)
+            assert found["scores"] == pytest.approx(alone.scores, rel=1e-4)
+    assert ask(port, "POST", "/recommend", {"histories": [["7"] * 21]})[0] == 413
+    assert ask(port, "POST", "/recommend", {"histories": [[]] * 101})[0] == 413
+    assert ask(port, "POST", "/recommend", {"histories": [], "history": []})[0] == 400
+
+
 def test_without_k_it_gives_as_many_as_it_may(port: int, served: Served) -> None:
     assert asked(port, ["7"])[1]["items"] == served.recommend([["7"]], k=5)[0].items
 
@@ -161,6 +178,8 @@ REFUSED: dict[str, tuple[Any, int]] = {
     "items that are a text": (about(items=SECRET), 400),
     "items that are lists": (about(items=[["7"]]), 400),
     "an item that nobody knows": ({"history": [], "exclude": ["7", SECRET]}, 400),
+    "histories that are a text": ({"histories": SECRET}, 400),
+    "a history by name that is a text": ({"histories": {"ann": SECRET}}, 400),
     "an unknown key": (about(**{SECRET: 1}), 400),
     "a long history": ({"history": ["7"] * 21}, 413),
     "a huge body": ({"history": [SECRET * 100]}, 413),
