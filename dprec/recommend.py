@@ -35,6 +35,8 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--allow-seen", action="store_true", help="also recommend items of the history")
     parser.add_argument("--items", help="the only ids to choose from, as in --history")
     parser.add_argument("--exclude", help="ids to leave out, as in --history")
+    parser.add_argument("--features", help="a CSV file of public facts about items, with a column item")
+    parser.add_argument("--only", action="append", help="with --features: column=value, or column=value,value")
     parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")
 
 
@@ -60,9 +62,13 @@ def recommend(line: CommandLine, console: Console) -> None:
     if users is None and (out is not None or any(settings.values())):
         raise UserError("--out, --data.where and names of columns belong to --users log.csv: add it, or leave them out")
     path = None if users is None else file_for_answers(out, "--users")
-    served = load_as(Served, given.run, listed(given.trust), RANKS)
+    served = load_as(Served, given.run, listed(given.trust), RANKS, given.features)
     choices: dict[str, Any] = {"k": given.k, "exclude_seen": not given.allow_seen}
     choices |= {name: split_ids(given[name]) for name in ("items", "exclude") if given[name] is not None}
+    if given.only:
+        if any("=" not in one for one in given.only):
+            raise UserError(f"--only {given.only[0]} names no value: give --only column=value, such as genre=Comedy")
+        choices["only"] = {name: value.split(",") for name, _, value in (one.partition("=") for one in given.only)}
     if path is not None:
         recommend_to_all(served, users, path, settings, console, **choices)
         return
@@ -115,7 +121,7 @@ def left_out(choices: Mapping[str, Any]) -> str:
     >>> left_out({"exclude_seen": True}), left_out({"exclude_seen": False, "items": ["12"], "exclude": ["12"]})
     ('seen every item (--allow-seen gives some)', 'no item left by --items and --exclude')
     """
-    named = [f"--{name}" for name in ("items", "exclude") if name in choices]
+    named = [f"--{name}" for name in ("items", "exclude", "only") if name in choices]
     if not named:
         return "seen every item (--allow-seen gives some)"
     left = f"no item left by {' and '.join(named)}"

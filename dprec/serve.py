@@ -18,6 +18,7 @@ PORT = 8000
 
 def options(parser: ArgumentParser) -> None:
     add_run(parser)
+    parser.add_argument("--features", help="a CSV file with a column item, by which a request may choose items")
     parser.add_argument("--host", default=HOME[0], help="the service has no password and no TLS")
     parser.add_argument("--port", type=NonNegativeInt, default=PORT, help="0 takes a free port and prints it")
     parser.add_argument("--max_k", type=PositiveInt, default=1000, help="items in an answer")
@@ -32,7 +33,8 @@ def serve(line: CommandLine, console: Console) -> None:
       dprec serve runs/mine --port 8000
 
     POST /recommend      {"history": ["12", "7"], "k": 10, "exclude_seen": true}, oldest first; optional:
-                         "items", the only ones to choose from, and "exclude", items to leave out;
+                         "items", the only ones to choose from, "exclude", items to leave out, and with
+                         --features "only", such as {"genre": ["Comedy"]};
                          answers {"items", "scores", "source", "unknown"}; of several "histories", a list or an
                          object by name, {"answers"} likewise
     POST /similar        {"items": ["12"], "k": 10}; answers {"similar": [{"items", "scores"}]}
@@ -50,7 +52,7 @@ def serve(line: CommandLine, console: Console) -> None:
 
     host, run = line.options.host, line.options.run
     refuse_without_packages()
-    served = load(run, listed(line.options.trust))
+    served = load(run, listed(line.options.trust), line.options.features)
     if isinstance(served, Served):  # what the first request would wait for
         served.recommend([[], [{ITEM: raw} if served.reader.columns else raw for raw in served.items[:1]]])
     with _listening(host, line.options.port) as bound:

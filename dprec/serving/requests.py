@@ -20,6 +20,7 @@ from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import read_frame
 from dprec.data.selection.catalogue import Catalogue
 from dprec.errors import UserError
+from dprec.serving.features import ItemFeatures
 from dprec.serving.top_k import NONE, Question
 
 ALIKE = 5_000  # ids that an unknown one is compared with
@@ -37,6 +38,8 @@ class Request:
         items: the only items to choose from: ids for all histories, a list of lists with one for each, or a mapping
             from names to lists; None for all items.
         exclude: items to leave out, given likewise.
+        only: values of the items' features, such as {"genre": "Comedy"}: only items that have one of them in each
+            column are chosen from.
     """
 
     histories: Any
@@ -44,6 +47,7 @@ class Request:
     exclude_seen: bool = True
     items: Any = None
     exclude: Any = None
+    only: Any = None
 
 
 class RequestReader:
@@ -53,10 +57,17 @@ class RequestReader:
         catalogue: the items that the run knows.
         context: as data.context names it; None where the run reads none.
         how_read: the settings by which the log of training was read.
+        features: of the items, if requests may name them.
     """
 
-    def __init__(self, catalogue: Catalogue, context: Mapping[str, Any] | None, how_read: Mapping[str, Any]) -> None:
-        self.catalogue, self.context, self.how_read = catalogue, context, how_read
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        context: Mapping[str, Any] | None,
+        how_read: Mapping[str, Any],
+        features: ItemFeatures | None = None,
+    ) -> None:
+        self.catalogue, self.context, self.how_read, self.features = catalogue, context, how_read, features
         self.columns = None if context is None else ContextColumns.of(context)
 
     def read(self, request: Request) -> tuple[Sequence[Any], list[Question]]:
@@ -66,6 +77,11 @@ class RequestReader:
             raise UserError("exclude_seen must be true or false")
         names, histories = self._histories(request.histories)
         items, exclude = self._each(request.items, names, "items"), self._each(request.exclude, names, "exclude")
+        if request.only is not None:
+            if self.features is None:
+                raise UserError("only needs the items' features: load the run with features='items.csv'")
+            few = self.features.numbers(request.only)
+            items = [few if among is None else np.intersect1d(among, few) for among in items]
         return names, [
             Question(*known, request.k, request.exclude_seen, among, NONE if without is None else without)
             for known, among, without in zip(histories, items, exclude, strict=True)

@@ -17,6 +17,7 @@ from dprec.errors import UserError
 from dprec.models import Recommender
 from dprec.notices import say
 from dprec.run.saved.checkpoints import load_run
+from dprec.serving.features import ItemFeatures
 from dprec.serving.predictions import ClickRun, TextRun, predicting
 from dprec.serving.requests import Request, RequestReader, refuse_k
 from dprec.serving.top_k import (
@@ -57,12 +58,15 @@ class Served:
         items: raw ids of all items that can be recommended.
     """
 
-    def __init__(self, model: Recommender, catalogue: Catalogue, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: Recommender, catalogue: Catalogue, facts: Mapping[str, Any], features: str | None = None
+    ) -> None:
         self.model = model
         self.catalogue = catalogue
         self.facts = facts
         how_read = facts.get("prepared_as") or facts.get("data", {}).get("init_args") or {}
-        self.reader = RequestReader(catalogue, facts.get("context"), how_read)
+        known = None if features is None else ItemFeatures(features, catalogue)
+        self.reader = RequestReader(catalogue, facts.get("context"), how_read, known)
 
     @cached_property
     def scores(self) -> Scores:
@@ -77,7 +81,13 @@ class Served:
         return list(self.catalogue.ids)
 
     def recommend(
-        self, histories: Any, k: int = 10, exclude_seen: bool = True, items: Any = None, exclude: Any = None
+        self,
+        histories: Any,
+        k: int = 10,
+        exclude_seen: bool = True,
+        items: Any = None,
+        exclude: Any = None,
+        only: Any = None,
     ) -> Any:
         """The k best next items for each history of raw item ids, oldest first.
 
@@ -99,8 +109,10 @@ class Served:
             items: the only items to choose from: ids for all histories, a list of lists with one for each, or a mapping
                 from users to lists; None for all items. An id that the run does not know is refused.
             exclude: items to leave out, given likewise.
+            only: values of the features of `load`, such as {"genre": ["Comedy", "Drama"], "decade": "1990"}: only
+                items that have one of them in each column.
         """
-        names, questions = self.reader.read(Request(histories, k, exclude_seen, items, exclude))
+        names, questions = self.reader.read(Request(histories, k, exclude_seen, items, exclude, only))
         found = self.answer(questions)
         if isinstance(histories, Mapping):
             return dict(zip(names, found, strict=True))
@@ -193,7 +205,7 @@ def table_of(users: Sequence[str], found: Sequence[Recommended]) -> pl.DataFrame
 Run = TypeVar("Run", "Served", ClickRun, TextRun)
 
 
-def load(run: Any, trust: Sequence[str] = ()) -> Any:
+def load(run: Any, trust: Sequence[str] = (), features: str | None = None) -> Any:
     """Return the trained run in a folder or a .ckpt file, ready to recommend or predict; its data is not needed.
 
     The file cannot run code: classes from outside of dprec are imported only from the modules that you name in `trust`.
@@ -203,6 +215,7 @@ def load(run: Any, trust: Sequence[str] = ()) -> Any:
     Args:
         run: the folder of `dprec fit`, or a checkpoint that Lightning wrote of a recommender of dprec.
         trust: names of modules whose classes the run may use, such as `["my_model"]`.
+        features: a CSV file of public facts about the items, with a column `item`, for `recommend(..., only={...})`.
 
     >>> import tempfile
     >>> import pytorch_lightning as pl
@@ -226,12 +239,12 @@ def load(run: Any, trust: Sequence[str] = ()) -> Any:
         ids = [str(item) for item in range(1, model.items)]
     if not isinstance(ids, list) or len(ids) != model.items - 1 or not all(isinstance(raw, str) for raw in ids):
         raise UserError(f"{run} does not name the {model.items - 1} items of its model: give another run")
-    return Served(model, Catalogue(ids), checkpoint["dprec"])
+    return Served(model, Catalogue(ids), checkpoint["dprec"], features)
 
 
-def load_as(kind: type[Run], run: str, trust: Sequence[str], wanted: str) -> Run:
+def load_as(kind: type[Run], run: str, trust: Sequence[str], wanted: str, features: str | None = None) -> Run:
     """The same where only one kind of run will do."""
-    served = load(run, trust)
+    served = load(run, trust, features)
     if not isinstance(served, kind):
         raise UserError(f"{run} holds a {type(served.model).__name__}, which {wanted}")
     return served

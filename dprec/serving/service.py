@@ -68,7 +68,8 @@ def request_of(body: bytes, limits: Limits) -> tuple[Request, bool]:
     Such as {"history": ["12", "7"], "k": 10, "exclude_seen": true, "items": [...], "exclude": [...]}. A run that reads
     context has events in place of ids. `histories` asks for several, as `Served.recommend` takes them.
     """
-    value = json_of(body, (ONE, "histories"), ("k", "exclude_seen", "items", "exclude"), '{"history": ["12"], "k": 10}')
+    others = [name for name in Request.__dataclass_fields__ if name != "histories"]
+    value = json_of(body, (ONE, "histories"), others, '{"history": ["12"], "k": 10}')
     histories, choices = value.get("histories"), {name: value.get(name) for name in ("items", "exclude")}
     if ONE in value:
         histories = {ONE: value[ONE]}
@@ -78,7 +79,8 @@ def request_of(body: bytes, limits: Limits) -> tuple[Request, bool]:
     limits.refuse_more("histories", histories, "histories", limits.several)
     for each in histories.values() if isinstance(histories, dict) else histories:
         limits.refuse_more("a history", each, "events", limits.history)
-    return Request(histories, limits.k_of(value), value.get("exclude_seen", True), **choices), ONE in value
+    rest = {"exclude_seen": value.get("exclude_seen", True), "only": value.get("only")}
+    return Request(histories, limits.k_of(value), **choices, **rest), ONE in value
 
 
 def json_of(body: bytes, one_of: Sequence[str], others: Sequence[str], example: str) -> dict[str, Any]:
@@ -167,10 +169,11 @@ class Service:
         return {"similar": [vars(one) for one in found]}
 
     async def _predict(self, body: bytes) -> dict[str, Any]:
-        key, others, example = ("texts", ("pairs",), '["..."]')
         if isinstance(self.served, ClickRun):
-            key, others, example = ("records", (), '[{"ad_id": "3", "device": null}]')
-        value = json_of(body, (key,), others, f'{{"{key}": {example}}}')
+            key, others, example = "records", "", '[{"ad_id": "3", "device": null}]'
+        else:
+            key, others, example = "texts", "pairs", '["..."]'
+        value = json_of(body, (key,), others.split(), f'{{"{key}": {example}}}')
         if not all(isinstance(given, list) for given in value.values()):
             raise Refused(400, f"{' and '.join(value)} must be lists, such as {example}")
         return {"predictions": await self._batcher.run(self.served.predict, value.pop(key), **value)}

@@ -101,12 +101,13 @@ def lines_of_items(
     return given, known
 
 
-def file_of_items(file: str, setting: str, columns: Sequence[str]) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Read columns of text from a CSV file with a column `item`, and the line of each item."""
-    where, wanted = f"{setting} {file}", [ITEM, *columns]
+def file_of_items(file: str, setting: str, columns: Sequence[str] | None = None) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Read columns of text, or all, from a CSV file with a column `item`, and the line of each item."""
+    where, wanted = f"{setting} {file}", [ITEM, *(columns or ())]
     try:
         refuse_other_encodings(Path(file))
-        given = pl.read_csv(Path(file), columns=wanted, infer_schema=False).select(wanted)
+        given = pl.read_csv(Path(file), columns=None if columns is None else wanted, infer_schema=False)
+        given = given.select(wanted if columns is not None else [ITEM, pl.exclude(ITEM)])
     except (OSError, pl.exceptions.PolarsError) as error:
         if isinstance(error, pl.exceptions.PolarsError) and "utf-8" in str(error).lower():
             raise not_utf8(Path(file)) from None

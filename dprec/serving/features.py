@@ -1,0 +1,41 @@
+"""Public facts about items, by which a request chooses among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from dprec.data.selection.catalogue import Catalogue
+from dprec.errors import UserError
+from dprec.models.items.features import ITEM, file_of_items
+
+
+class ItemFeatures:
+    """The columns of a CSV file with a column `item`; `|` stands between several values of an item.
+
+    The file is that of `model.feature_file`, or any other: no model has to read it.
+
+    Args:
+        file: the CSV file.
+        catalogue: the items that the run knows; others in the file are left out.
+    """
+
+    def __init__(self, file: str, catalogue: Catalogue) -> None:
+        self.table, lines = file_of_items(file, "features")
+        self.rows = np.array([lines.get(raw, -1) for raw in catalogue.ids], dtype=np.int64)  # (V,) of each item, or -1
+
+    def numbers(self, only: Any) -> np.ndarray:
+        """The numbers (n,) of the items that have one of the values for each column, as {"genre": ["Comedy"]} says."""
+        columns = [name for name in self.table.columns if name != ITEM]
+        if not isinstance(only, Mapping) or not set(only) <= set(columns):
+            raise UserError(f"only must name columns of the items' features, with values: {', '.join(columns)}")
+        holds = np.ones(len(self.rows), dtype=bool)
+        for name, wanted in only.items():
+            values = [str(value) for value in (wanted if isinstance(wanted, (list, tuple)) else [wanted])]
+            split = self.table[name].fill_null("").str.split("|")
+            fits = split.list.eval(pl.element().str.strip_chars().is_in(values)).list.any().to_numpy()
+            holds &= np.append(fits, False)[self.rows]
+        return np.flatnonzero(holds) + 1
