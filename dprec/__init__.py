@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         TextItems,
         Transformer,
     )
+    from dprec.run.saved.checkpoints import save
     from dprec.serving.served import load
     from dprec.training.callback import Privacy
     from dprec.training.script import private
@@ -65,6 +66,7 @@ __all__ = [
     "models",
     "pad_rows",
     "private",
+    "save",
     "sparsity",
 ]
 
@@ -77,6 +79,7 @@ _HOMES = {
     "Privacy": "dprec.training.callback",
     "load": "dprec.serving.served",
     "private": "dprec.training.script",
+    "save": "dprec.run.saved.checkpoints",
 }
 
 

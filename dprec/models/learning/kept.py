@@ -26,14 +26,21 @@ def kept_of(model: Any, trainer: Any) -> dict[str, Any]:
     assumed = [*public, *model.assumptions]
     promises = (getattr(callback, "promise", None) for callback in trainer.callbacks)
     promise = next(filter(None, promises), lambda _: {"guarantee": NOT_PRIVATE})
+    return kept_as(type(model), model.arguments, data, trainer.global_step, promise(assumed))
+
+
+def kept_as(
+    kind: type, arguments: Mapping[str, Any], data: Any, step: int, guarantee: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the same of a model of this class, made with these arguments, that a script trained on some data."""
     return {
         "format": FORMAT,
-        "step": trainer.global_step,
-        "run": type(model).__name__,
-        "model": {"class_path": path_of(type(model)), "init_args": plain(model.arguments)},
+        "step": step,
+        "run": kind.__name__,
+        "model": {"class_path": path_of(kind), "init_args": plain(arguments)},
         "data": {"class_path": "", "init_args": {}},  # a script's, and perhaps a frame
         **belongings(data),
-        "guarantee": promise(assumed),
+        "guarantee": guarantee,
         "identity": {},
         "recipe": {},
         "metrics": None,
@@ -52,6 +59,8 @@ def arguments_of(made: object, frame: FrameType | None) -> dict[str, Any]:
 
 def belongings(data: Any) -> dict[str, Any]:
     """Return what using a model of this data needs: for a ranking, the items' raw ids and how a log is read."""
+    if isinstance(data, (list, tuple)):  # the raw ids
+        return {"catalogue": packed([str(raw) for raw in data])}
     if not hasattr(data, "catalogue_ids"):
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Reads checkpoints of a run, and loads the model from one."""
+"""Reads checkpoints of a run, loads the model from one, and writes that of a script's model."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import textwrap
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from dprec.cli.classes import build, refuse_foreign
+from dprec.cli.classes import build, parameters, refuse_foreign, resolve
 from dprec.errors import UserError
 from dprec.models import Learner
-from dprec.models.learning.kept import FORMAT, unpacked
+from dprec.models.learning.kept import FORMAT, NOT_PRIVATE, kept_as, path_of, unpacked
 from dprec.notices import say
-from dprec.run.saved.folder import RunFolder, checkpoint_of
+from dprec.run.saved.folder import RunFolder, checkpoint_of, replace_file
 
 
 def read_checkpoint(path: Path, every_byte: bool = False) -> dict[str, Any]:
@@ -85,16 +87,63 @@ def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Lea
     described = dict(ours["model"])
     if (described.get("init_args") or {}).get("memory_map"):  # the file must not decide where to write
         described["init_args"] = {**described["init_args"], "memory_map": str(path.parent)}
+    model = _made_of(described, checkpoint["state_dict"], path)
+    _say_if_unfinished(ours, Path(run))
+    return checkpoint, model.eval()
+
+
+def _made_of(described: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Learner:
     model: Learner = build(Learner, described, "model")
     try:
-        model.load_state_dict(checkpoint["state_dict"])
+        model.load_state_dict(state)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:120]
         raise UserError(
-            f"{path} does not fit {ours['model']['class_path']} ({reason}): use the code that wrote it"
+            f"{path} does not fit {described['class_path']} ({reason}): use the code that wrote it"
         ) from None
-    _say_if_unfinished(ours, Path(run))
-    return checkpoint, model.eval()
+    return model
+
+
+def save(trained: Any, file: str | Path, data: Any, **arguments: Any) -> None:
+    """Write a module that ranks as a checkpoint that `dprec.load` and the commands take, from a script's own training.
+
+    A module ranks by `scores(batch)`, which gives a number for every item (B, items) of histories (B, T) of item
+    numbers. The checkpoint names its class, so this has to be in a module that can be imported.
+
+    Args:
+        trained: what `dprec.private` returned, or a module that was trained without privacy, and is then said to be so.
+        file: the checkpoint, such as "mine.ckpt".
+        data: the `Sequences` that it was trained on, or the items' raw ids in the order of their numbers, from 1 on.
+        arguments: what the module's class is made with, as far as the data does not decide it.
+
+    >>> import tempfile, torch
+    >>> from dprec import GRU, Sequences, load, private, save
+    >>> data = Sequences(dataset="synthetic", synthetic_users=60, synthetic_items=40, batch_size=10)
+    >>> data.setup()
+    >>> model = GRU(**data.sizes, dim=4)
+    >>> optimizer = torch.optim.Adam(model.parameters())
+    >>> training = private(model, optimizer, data.train_dataloader(), epsilon=8, delta=1e-3, steps=2)
+    >>> for batch in training:
+    ...     loss = training.step(batch)
+    >>> save(training, f"{tempfile.gettempdir()}/mine.ckpt", data)
+    >>> load(f"{tempfile.gettempdir()}/mine.ckpt").guarantee[:10]
+    '(8, 0.001)'
+    """
+    model = trained if isinstance(trained, nn.Module) else trained.trained.module
+    name, sizes = path_of(type(model)), getattr(data, "sizes", None) or {"items": len(data) + 1}
+    if "<locals>" in name:
+        raise UserError(f"{name} is in a function, where nobody finds it again: move the class to the top of a module")
+    taken = parameters(resolve(Learner, name, "the model"))
+    made = {one: size for one, size in sizes.items() if one in taken} | getattr(model, "arguments", {}) | arguments
+    assumed = [*getattr(data, "assumptions", ()), *getattr(model, "assumptions", ())]
+    with nullcontext() if trained is model else trained.public():  # rows that owe noise have paid it
+        state = {one: tensor.detach().cpu().clone() for one, tensor in model.state_dict().items()}
+    promise: dict[str, Any] = {"guarantee": NOT_PRIVATE}
+    if trained is not model:
+        promise = trained.run.promise(assumed) | {"guarantee": trained.guarantee(assumed)}
+    ours = kept_as(type(model), made, data, getattr(trained, "steps", 0), promise)
+    _made_of(ours["model"], state, Path(file))  # or nobody could load it
+    replace_file(Path(file), lambda part: torch.save({"state_dict": state, "dprec": ours}, part))
 
 
 def data_of(checkpoint: Mapping[str, Any], run: str, instead: str) -> Mapping[str, Any]:
