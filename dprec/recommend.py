@@ -64,7 +64,7 @@ def recommend(line: CommandLine, console: Console) -> None:
     path = None if users is None else file_for_answers(out, "--users")
     served = load_as(Served, given.run, listed(given.trust), RANKS, given.features)
     choices: dict[str, Any] = {"k": given.k, "exclude_seen": not given.allow_seen}
-    choices |= {name: split_ids(given[name]) for name in ("items", "exclude") if given[name] is not None}
+    choices |= {name: split_ids(given[name], served.knows) for name in ("items", "exclude") if given[name] is not None}
     if given.only:
         if any("=" not in one for one in given.only):
             raise UserError(f"--only {given.only[0]} names no value: give --only column=value, such as genre=Comedy")
@@ -73,9 +73,9 @@ def recommend(line: CommandLine, console: Console) -> None:
         recommend_to_all(served, users, path, settings, console, **choices)
         return
     if file is not None:
-        lines = read_histories(file, lambda raw: bool(served.catalogue.encode_history([raw])[0]))
+        lines = read_histories(file, served.knows)
     else:
-        lines = [HistoryLine(HISTORY, split_ids(history))]
+        lines = [HistoryLine(HISTORY, split_ids(history, served.knows))]
         if history.strip() and served.reader.columns is not None:
             raise UserError(f"--history gives ids alone: write a .jsonl --file with {example(served.reader.columns)}")
     answers = served.recommend({one.where: one.history for one in lines}, **choices)

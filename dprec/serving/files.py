@@ -30,13 +30,14 @@ class HistoryLine(NamedTuple):
     user: str | None = None
 
 
-def split_ids(text: str) -> list[str]:
-    """Ids separated by commas or white space.
+def split_ids(text: str, known: Callable[[str], bool]) -> list[str]:
+    """Ids separated by commas or white space; what stands between commas and is an item as a whole stays whole.
 
-    >>> split_ids("12, 7 95"), split_ids("")
-    (['12', '7', '95'], [])
+    >>> split_ids("12, 7 95", {"7", "95"}.__contains__), split_ids("SKU 7, 12", {"SKU 7"}.__contains__)
+    (['12', '7', '95'], ['SKU 7', '12'])
     """
-    return text.replace(",", " ").split()
+    parts = [part.strip() for part in text.split(",")]
+    return [raw for part in parts for raw in ([part] if known(part) else part.split())]
 
 
 def read_lines(file: str) -> list[str]:
@@ -64,7 +65,7 @@ def read_histories(file: str, known: Callable[[str], bool]) -> list[HistoryLine]
     if is_json:
         return [_from_json(where, line) for where, line in lines]
     _refuse_log([line for _, line in lines], file, known)
-    return [HistoryLine(where, split_ids(line)) for where, line in lines]
+    return [HistoryLine(where, split_ids(line, known)) for where, line in lines]
 
 
 def _refuse_log(lines: Sequence[str], file: str, known: Callable[[str], bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from dprec.data.formats.columnar import as_polars
-from dprec.data.formats.wanted import BY_ROW
+from dprec.data.formats.columnar import FRAME, as_polars
+from dprec.data.formats.wanted import BY_ROW, Condition
 from dprec.data.logs.context import ROLE, ContextColumns
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import read_frame
@@ -79,7 +80,7 @@ class RequestReader:
         items, exclude = self._each(request.items, names, "items"), self._each(request.exclude, names, "exclude")
         if request.only is not None:
             if self.features is None:
-                raise UserError("only needs the items' features: load the run with features='items.csv'")
+                raise UserError("only needs the items' features: give a CSV file as features, with a column item")
             few = self.features.numbers(request.only)
             items = [few if among is None else np.intersect1d(among, few) for among in items]
         return names, [
@@ -100,9 +101,12 @@ class RequestReader:
             told = map(str, names) if isinstance(given, Mapping) else (f"history {n}" for n in names)
             return names, self._known([history_of(*one, self.columns) for one in zip(each, told, strict=True)])
         frame = as_polars(given)
-        there = [*frame.collect_schema().names(), BY_ROW]
+        there, where = [*frame.collect_schema().names(), BY_ROW], self.how_read.get("where")
         roles = {role: self.how_read.get(role) for role in ("user_column", "item_column", "time_column")}
         own = {role: column for role, column in roles.items() if column in there}
+        if isinstance(where, str):
+            with suppress(UserError):  # the frame has not the columns that it names
+                own["where"] = Condition.read(where, FRAME, there, dict).text
         return self._of_log(read_frame(frame, context=self.context, **own))
 
     def _known(self, histories: Sequence[tuple[list[str], np.ndarray | None]]) -> list[Known]:

@@ -80,6 +80,9 @@ class Served:
     def items(self) -> list[str]:
         return list(self.catalogue.ids)
 
+    def knows(self, raw: str) -> bool:
+        return bool(self.catalogue.encode_history([raw])[0])
+
     def recommend(
         self,
         histories: Any,

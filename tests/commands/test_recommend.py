@@ -14,7 +14,8 @@ from dprec.fit import main as fit
 from dprec.recommend import OF_LOGS, recommend_to_all
 from dprec.recommend import main as recommend
 from dprec.run.saved.checkpoints import load_run
-from dprec.serving.served import load
+from dprec.serving.files import split_ids
+from dprec.serving.served import Served, load
 from tests.commands.support import answered
 
 
@@ -59,6 +60,16 @@ def test_candidates_and_exclusions(moved: Path, log: Path, here: Path, capsys: p
     assert f"{count} users have no item left by --items that is not seen" in capsys.readouterr().out
     assert recommend([str(moved), "--history", "film0", "--items", "fim1"]) == 2
     assert capsys.readouterr().err == "error: items: id number 1 is unknown to the run; did you mean film1?\n"
+
+
+def test_ids_with_blanks_stand_between_commas(moved: Path) -> None:
+    names = {"film1": "the film", "film2": "the other film"}
+    served = load(moved)
+    catalogue = Catalogue([names.get(raw, raw) for raw in served.items])
+    known = Served(served.model, catalogue, served.facts).knows
+    assert split_ids("the film, film3 film4,the other film", known) == ["the film", "film3", "film4", "the other film"]
+    assert split_ids("the film", known) == ["the film"]
+    assert split_ids("the film film3", known) == ["the", "film", "film3"]
 
 
 def test_a_history_may_be_longer_than_the_model_sees(moved: Path) -> None:
@@ -165,6 +176,9 @@ def test_a_log_of_users_is_filtered_as_that_of_training_was(
         replaced = 'data.where replaces the condition of the run, "rating >= 4"' in capsys.readouterr().err
         assert replaced == (where is not None)
         assert pl.read_csv(f"{where}.csv")["item"].to_list() == served.recommend([history], 3, False)[0].items
+    frame, (liked,) = pl.read_csv("rated.csv"), served.recommend([["film1"]], 3, False)
+    assert served.recommend(frame, 3, False)["item"].to_list() == liked.items
+    assert served.recommend(frame.drop("rating"), 3, False)["item"].to_list() != liked.items
 
 
 def test_columns_have_the_names_of_training_in_a_file_a_frame_and_as_options(

@@ -55,7 +55,7 @@ def test_a_mistake_is_one_line(served: Served, tmp_path: Path) -> None:
     for only in ({"gendre": "comedy"}, "comedy"):
         with pytest.raises(UserError, match="only must name columns of .*: decade, genre"):
             served.recommend([[]], only=only)
-    with pytest.raises(UserError, match="load the run with features='items.csv'"):
+    with pytest.raises(UserError, match="give a CSV file as features, with a column item"):
         Served(served.model, served.catalogue, {}).recommend([[]], only={"genre": "comedy"})
     (tmp_path / "bad.csv").write_text("film,genre\na,b\n")
     with pytest.raises(UserError, match="bad.csv: give a CSV file with the columns item"):
