@@ -35,72 +35,65 @@ def of_clicks(run: ClickRun) -> dict[str, Any]:
         values = {"rows": one.rows} if one.vocabulary is None else {"values": one.vocabulary.values}
         digits = {"hexadecimal": True} if one.hexadecimal else {}
         categories.append({"name": one.column, **values, **digits, "most values": one.slots})
+    how_numbers = {
+        "is": "a number for each column, 0 where it is missing",
+        "columns": numbers,
+        "with bounds": "exp(10 p) - 1, where p grows linearly from 1/n at the first of n bounds to 1 at the last, by "
+        "1/n from each to the next, and is constant outside of them",
+        "without bounds": "the value",
+    }
+    how_categories = {
+        "is": "the ids of each column's values, first of all in the last dimension, then -1; a missing value has id 0, "
+        "or -1 where a column has several values",
+        "columns": categories,
+        "with values": "the value's place in the list, from 1 on, or 1 more than the last for others",
+        "with rows": f"1 + (h - 1) mod (rows - 1), where h is {DIGEST}",
+        "hexadecimal": "there h is MurmurHash3's 32-bit finalizer of the number that 8 hexadecimal digits write, and 1 "
+        "in place of 0",
+    }
     return {
         "inputs": [
-            {
-                "name": "numbers",
-                "type": "float32",
-                "shape": ["records", len(numbers)],
-                "is": "a number for each column, 0 where it is missing",
-                "columns": numbers,
-                "with bounds": "exp(10 p) - 1, where p grows linearly from 1/n at the first of n bounds to 1 at the "
-                "last, by 1/n from each to the next, and is constant outside of them",
-                "without bounds": "the value",
-            },
-            {
-                "name": "categories",
-                "type": "int64",
-                "shape": ["records", len(categories), columns.bag],
-                "is": "the ids of each column's values, first of all in the last dimension, then -1; a missing value "
-                "has id 0, or -1 where a column has several values",
-                "columns": categories,
-                "with values": "the value's place in the list, from 1 on, or 1 more than the last for others",
-                "with rows": f"1 + (h - 1) mod (rows - 1), where h is {DIGEST}",
-                "hexadecimal": "there h is MurmurHash3's 32-bit finalizer of the number that 8 hexadecimal digits "
-                "write, and 1 in place of 0",
-            },
+            _tensor("numbers", "float32", ["records", len(numbers)], how_numbers),
+            _tensor("categories", "int64", ["records", len(categories), columns.bag], how_categories),
         ],
-        "outputs": [{"name": PROBABILITY, "type": "float32", "shape": ["records"], "is": "the probability of a click"}],
+        "outputs": [_tensor(PROBABILITY, "float32", ["records"], {"is": "the probability of a click"})],
     }
 
 
 def of_scores(served: Served, shortest: int, longest: int) -> dict[str, Any]:
-    items = served.model.items
+    items, context = served.model.items, served.reader.columns
+    how_history = {
+        "length": {"least": shortest, "most": longest},
+        "is": "item numbers, the most recent ones, oldest first, then zeros",
+    }
+    how_scores = {
+        "is": "the score of each item, higher is better; -infinity for number 0, which is no item; "
+        "for a history of zeros, how popular each item is",
+    }
     return {
         "inputs": [
-            {
-                "name": "history",
-                "type": "int64",
-                "shape": ["users", "length"],
-                "length": {"least": shortest, "most": longest},
-                "is": "item numbers, the most recent ones, oldest first, then zeros",
-            },
-            *([] if served.reader.columns is None else [_context(served.reader.columns)]),
+            _tensor("history", "int64", ["users", "length"], how_history),
+            *([] if context is None else [_context(context)]),
         ],
-        "outputs": [
-            {
-                "name": "scores",
-                "type": "float32",
-                "shape": ["users", items],
-                "is": "the score of each item, higher is better; -infinity for number 0, which is no item; "
-                "for a history of zeros, how popular each item is",
-            }
-        ],
+        "outputs": [_tensor("scores", "float32", ["users", items], how_scores)],
         "items": {"file": IDS, "is": f"the raw id of each number, 1 to {items - 1}; number 0 has none"},
     }
 
 
 def _context(columns: ContextColumns) -> dict[str, Any]:
     """The second input of a model that reads context, and how a value becomes a number."""
-    told: list[dict[str, Any]] = []
-    for name, kind in columns.columns.items():
-        told.append({"name": name, "bounds": kind} if isinstance(kind, tuple) else {"name": name, "rows": kind})
-    return {
-        "name": "context",
-        "type": "int64",
-        "shape": ["users", "length", len(told)],
+    told = [
+        {"name": name, "bounds": kind} if isinstance(kind, tuple) else {"name": name, "rows": kind}
+        for name, kind in columns.columns.items()
+    ]
+    how = {
         "is": "a number for each event and column, 0 where a value is missing and behind the history's end",
         "columns": told,
         "with bounds": "1, and 1 more for each bound that is not above the value",
         "with rows": f"1 + h mod rows, where h is {DIGEST}",
     }
+    return _tensor("context", "int64", ["users", "length", len(told)], how)
+
+
+def _tensor(name: str, kind: str, shape: list[Any], how: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "type": kind, "shape": shape, **how}

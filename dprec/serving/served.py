@@ -32,13 +32,7 @@ from dprec.serving.top_k import (
     list_best,
 )
 
-COLUMNS: dict[str, Any] = {
-    "user": pl.String,
-    "place": pl.List(pl.Int64),
-    "item": pl.List(pl.String),
-    "score": pl.List(pl.Float32),
-    "source": pl.String,
-}
+COLUMNS = {"user": pl.String, "item": pl.List(pl.String), "score": pl.List(pl.Float32), "source": pl.String}
 RANKS = "does not rank items: give a run of a recommender"
 SOME = 5  # items after which scores are compared with products
 
@@ -192,17 +186,11 @@ class Served:
 
 def table_of(users: Sequence[str], found: Sequence[Recommended]) -> pl.DataFrame:
     """A row for each user and place: user, place, item, score, source."""
-    frame = pl.DataFrame(
-        {
-            "user": users,
-            "place": [list(range(1, len(one.items) + 1)) for one in found],
-            "item": [one.items for one in found],
-            "score": [one.scores for one in found],
-            "source": [one.source for one in found],
-        },
-        schema=COLUMNS,
-    )
-    return frame.explode("place", "item", "score").drop_nulls("place")
+    lists = [(user, one.items, one.scores, one.source) for user, one in zip(users, found, strict=True)]
+    frame = pl.DataFrame(lists, schema=COLUMNS, orient="row")
+    frame = frame.with_columns(place=pl.int_ranges(1, pl.col("item").list.len() + 1, dtype=pl.Int64))
+    frame = frame.explode("place", "item", "score").drop_nulls("place")
+    return frame.select("user", "place", "item", "score", "source")
 
 
 Run = TypeVar("Run", "Served", ClickRun, TextRun)
