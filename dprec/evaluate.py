@@ -15,6 +15,7 @@ def options(parser: ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--split", default="test", help="test or validation")
     parser.add_argument("--metrics", help="such as ndcg@5,recall@20, or auc,log_loss of clicks; default the run's")
+    parser.add_argument("--baselines", help="itemknn, ease or both, NOT PRIVATE, beside popularity; default the run's")
     parser.add_argument("--json", action="store_true", help="one JSON object in place of a table")
 
 
@@ -33,7 +34,7 @@ def evaluate(line: CommandLine, console: Console) -> None:
     from dprec.run.console import in_lines, notice_box
     from dprec.run.process import one_line_of_a_card
     from dprec.run.saved.checkpoints import data_of, load_run
-    from dprec.run.tasks import task_of
+    from dprec.run.tasks import RESAMPLED, task_of
 
     given = line.options
     split, trusted = given.split, listed(given.trust)
@@ -45,10 +46,12 @@ def evaluate(line: CommandLine, console: Console) -> None:
         refuse_foreign(data_of(checkpoint, given.run, instead), given.run, trusted)
     task = task_of(type(model))
     metrics = task.asked(given.metrics or checkpoint["dprec"]["metrics"])
+    task.beside(given.baselines or checkpoint["dprec"].get("baselines"))
     data = task.data_of(checkpoint["dprec"], line.overrides)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with one_line_of_a_card():
         results = task.judge(model, data, split, metrics, device)
+    results.pop(RESAMPLED, None)
     guarantee = checkpoint["dprec"]["guarantee"]
     if given.json:
         report = task.describe(data) | {"split": split, **guarantee, **results}

@@ -74,6 +74,9 @@ def recipe_parser(classes: Mapping[str, type]) -> jsonargparse.ArgumentParser:
     parser.add_argument(
         "--metrics", type=str | None, default=None, help="Metrics at the end; the verdict is about the first."
     )
+    parser.add_argument(
+        "--baselines", type=str | None, default=None, help="itemknn, ease or both beside popularity; NOT PRIVATE."
+    )
     for group, cls in classes.items():
         skip = set(from_data(cls)) & set(parameters(cls))
         parser.add_class_arguments(cls, group, fail_untyped=False, instantiate=False, sub_configs=True, skip=skip)

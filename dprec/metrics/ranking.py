@@ -1,8 +1,8 @@
-"""Metrics of rankings over all items, and of the lists that users would be shown: how many items, and how rare."""
+"""Metrics of rankings over all items, from the ranks of held-out items."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -101,6 +101,53 @@ def mrr_at(ranks: Tensor, k: int = 10) -> Tensor:
     return torch.where(first < k, 1 / (first.double() + 1), 0.0)
 
 
+def map_at(ranks: Tensor, k: int = 10) -> Tensor:
+    """MAP@k: the sum, over held-out items within the first k, of the precision at their place, / held-out items.
+
+    Args:
+        ranks: (B,) the rank of each user's held-out item, 0 the best; or (B, K) of several, as `target_ranks` returns
+            them.
+        k: how many of the first items count.
+
+    >>> import torch
+    >>> from dprec.metrics import map_at
+    >>> map_at(torch.tensor([[0, 3, 12]])).round(decimals=4)
+    tensor([0.5000], dtype=torch.float64)
+    """
+    ranks = _columns(ranks).sort(dim=1).values
+    precision = torch.arange(1, ranks.shape[1] + 1, device=ranks.device) / (ranks.double() + 1)
+    return torch.where(ranks < k, precision, 0.0).sum(1) / _held_out(ranks)
+
+
+def serendipity_at(ranks: Tensor, popularity: Tensor, items: int, k: int = 10) -> Tensor:
+    """Serendipity@k: by how many places held-out items within the first k stand before their place by popularity.
+
+    The sum of these places is divided by k and by the number of items; an item that stands no better adds 0.
+
+    Args:
+        ranks: (B, K) the rank of each held-out item, 0 the best.
+        popularity: (B, K) the rank of the same items by popularity; equally popular ones share one (`dense_ranks`).
+        items: of the catalogue.
+        k: how many of the first items count.
+
+    >>> import torch
+    >>> from dprec.metrics import serendipity_at
+    >>> serendipity_at(torch.tensor([[0], [3], [12]]), torch.tensor([[40], [2], [90]]), items=100)
+    tensor([0.0400, 0.0000, 0.0000], dtype=torch.float64)
+    """
+    return torch.where(ranks < k, (popularity - ranks).clamp(min=0), 0).sum(1).double() / (k * items)
+
+
+def dense_ranks(popularity: Tensor) -> Tensor:
+    """The rank of each item by popularity (items,), 0 the best: equal counts share one, those of 0 come last.
+
+    >>> dense_ranks(torch.tensor([0.0, 5, 7, 5, 0]))
+    tensor([4, 1, 0, 1, 4])
+    """
+    _, place = torch.unique(-popularity, return_inverse=True)
+    return torch.where(popularity > 0, place, len(popularity) - 1)
+
+
 def _columns(ranks: Tensor) -> Tensor:
     return ranks[:, None] if ranks.dim() == 1 else ranks
 
@@ -111,14 +158,13 @@ def _held_out(ranks: Tensor) -> Tensor:
 
 # The metrics that a recipe's `metrics` may name, at a cutoff: ndcg@10. Training logs the default kinds of
 # `RankingMetrics` alone.
-GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": recall_at, "mrr": mrr_at}
+GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": recall_at, "mrr": mrr_at, "map": map_at}
 
 
 class RankingMetrics(Metric):
     """Means over users at k under both protocols in one pass: seen items masked, and all items (`/all`).
 
     Several processes give the mean over all users, not the mean of their means.
-    If the users are a sample, `standard_errors` has the standard errors of the means of all users.
 
     >>> import torch
     >>> from dprec.metrics import RankingMetrics
@@ -129,7 +175,7 @@ class RankingMetrics(Metric):
 
     Args:
         k: how many of the first items count.
-        kinds: which of ndcg, hit, precision, recall and mrr.
+        kinds: which of ndcg, hit, precision, recall, mrr and map.
     """
 
     def __init__(self, k: int = 10, kinds: Sequence[str] = ("ndcg", "hit")) -> None:
@@ -137,7 +183,6 @@ class RankingMetrics(Metric):
         self.kinds = tuple(kinds)
         self.sums = {
             "gains": torch.zeros(2 * len(self.kinds), dtype=torch.float64),
-            "squares": torch.zeros(2 * len(self.kinds), dtype=torch.float64),
             "users": torch.zeros((), dtype=torch.int64),
         }
 
@@ -149,7 +194,6 @@ class RankingMetrics(Metric):
         gains = torch.stack([GAINS[kind](ranks, self.k) for ranks in (unseen, everyone) for kind in self.kinds])
         sums = self.on(gains.device)
         sums["gains"] += gains.sum(1)
-        sums["squares"] += gains.square().sum(1)
         sums["users"] += len(everyone)
 
     @property
@@ -158,19 +202,6 @@ class RankingMetrics(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         return dict(zip(self.names, self.sums["gains"] / self.sums["users"], strict=True))
-
-    def standard_errors(self, population: int) -> dict[str, Tensor]:
-        """The standard error of each mean, for a uniform sample of `population` users: 0 if all users were counted.
-
-        >>> metrics = RankingMetrics(k=1, kinds=["hit"])
-        >>> metrics.enter(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0]))
-        >>> {name: round(float(error), 4) for name, error in metrics.standard_errors(population=16).items()}
-        {'hit@1': 0.0, 'hit@1/all': 0.25}
-        """
-        gains, squares, users = self.sums.values()
-        mean = gains / users
-        variance = (squares / users - mean.square()).clamp(min=0) / (users - 1).clamp(min=1)
-        return dict(zip(self.names, (variance * (1 - users / population)).sqrt(), strict=True))
 
 
 NOWHERE = 2**62  # the rank of a target that is only padding
@@ -212,20 +243,20 @@ def both_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple[Ten
     everyone = (scores[:, 1:] >= own).sum(1) - 1  # the target ties with itself
     if seen is None or seen.shape[1] == 0:
         return everyone, everyone
-    return everyone, everyone - _ahead(seen, target[:, None], lambda items: scores.gather(1, items) >= own)
+    seen, competing = _distinct(seen, target[:, None])
+    return everyone, everyone - (competing & (scores.gather(1, seen) >= own)).sum(1)
 
 
-def ranks_in_one_order(places: Tensor, target: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """`both_ranks` for the same order for all users: `places` (items,) has the place of each item, 0 for the first.
+def by_rank(scores: Tensor, target: Tensor) -> Tensor:
+    """Held-out items (B, K) in the order of their ranks, as `both_ranks` returns these; padding comes last.
 
-    >>> places = torch.tensor([-1, 0, 3, 1, 2])
-    >>> ranks_in_one_order(places, target=torch.tensor([2]), seen=torch.tensor([[1, 0, 1]]))
-    (tensor([3]), tensor([2]))
+    >>> by_rank(torch.tensor([[0.0, 0.9, 0.5, 0.7]]), torch.tensor([[2, 1, 0]]))
+    tensor([[1, 2, 0]])
     """
-    if target.dim() == 2:
-        return _several_in_one_order(places, target, seen)
-    own = places[target]
-    return own, own - _ahead(seen, target[:, None], lambda items: places[items] < own[:, None])
+    if target.dim() == 1:
+        return target[:, None]
+    own = scores.gather(1, target).double().masked_fill(target == 0, -torch.inf)
+    return target.gather(1, own.argsort(dim=1, descending=True, stable=True))
 
 
 def _several_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -237,16 +268,6 @@ def _several_ranks(scores: Tensor, target: Tensor, seen: Tensor | None) -> tuple
         seen, competing = _distinct(seen, target)
         unseen = everyone - _reaching(own, scores.gather(1, seen).masked_fill(~competing, -torch.inf))
     return _listed(everyone, target), _listed(unseen, target)
-
-
-def _several_in_one_order(places: Tensor, target: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    # As scores: a higher place is a lower score. No two places are equal, so nothing ties.
-    heights = -places.double()
-    own = heights[target].masked_fill(target == 0, torch.inf).sort(dim=1).values.contiguous()
-    above = (-own).clamp(min=0).long() - _reaching(own, heights[target].masked_fill(target == 0, -torch.inf)) + 1
-    seen, competing = _distinct(seen, target)
-    unseen = above - _reaching(own, heights[seen].masked_fill(~competing, -torch.inf))
-    return _listed(above, target), _listed(unseen, target)
 
 
 def _reaching(own: Tensor, scores: Tensor) -> Tensor:
@@ -276,12 +297,6 @@ def _distinct(seen: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return seen, counts
 
 
-def _ahead(seen: Tensor, target: Tensor, before: Callable[[Tensor], Tensor]) -> Tensor:
-    """How many distinct seen items (B, S) except the target come `before` it."""
-    seen, counts = _distinct(seen, target)
-    return (counts & before(seen)).sum(1)
-
-
 def _check(scores: Tensor, target: Tensor, seen: Tensor | None) -> None:
     if scores.dim() != 2 or target.shape[:1] != scores.shape[:1] or target.dim() > 2:
         raise ValueError(f"scores {tuple(scores.shape)} and target {tuple(target.shape)}: want (B, items) and (B,)")
@@ -303,61 +318,3 @@ def _check(scores: Tensor, target: Tensor, seen: Tensor | None) -> None:
                 f"scores are NaN or infinite for {users} of {len(scores)} users and cannot be ranked: "
                 "lower the learning rate or check the model"
             )
-
-
-# What `ListMetrics.compute` returns, which a recipe's `metrics` may name, at a cutoff: coverage@10.
-KINDS = ("coverage", "novelty")
-
-
-class ListMetrics(Metric):
-    """Coverage and novelty of the first k items of all users, with seen items masked and of all items (`/all`).
-
-    Coverage is the share of the catalogue that is in at least one user's first k. Novelty is the mean of -log2(share of
-    the training events) over all places of all lists: 1 bit more for items that are half as popular. Items without
-    events count as having one. The state is a count for each item, so several processes add up.
-
-    Args:
-        k: how many of the first items count.
-        popularity: (items,) training events of each item id, 0 for padding.
-
-    >>> import torch
-    >>> from dprec.metrics import ListMetrics
-    >>> metrics = ListMetrics(k=1, popularity=torch.tensor([0, 4, 2, 2]))
-    >>> metrics.update(torch.tensor([[0.0, 0.9, 0.5, 0.7], [0.0, 0.9, 0.5, 0.7]]), torch.tensor([[1], [0]]))
-    >>> {name: round(float(value), 4) for name, value in metrics.compute().items()}
-    {'coverage@1': 0.6667, 'novelty@1': 1.5, 'coverage@1/all': 0.3333, 'novelty@1/all': 1.0}
-    """
-
-    def __init__(self, k: int, popularity: Tensor) -> None:
-        self.k = k
-        self.popularity = popularity  # (items,) training events of each item, 0 for padding
-        # (2, items): in how many lists an item is, of unseen items and of all
-        self.sums = {"counts": torch.zeros(2, len(popularity), dtype=torch.int64)}
-
-    def update(self, scores: Tensor, seen: Tensor) -> None:
-        """Add users by their scores (B, items); column 0 is padding, as in `seen` (B, S)."""
-        counts = self.on(scores.device)["counts"]
-        unseen = scores.scatter(1, seen, -torch.inf)
-        for place, competing in enumerate((unseen, scores)):
-            first = competing[:, 1:].topk(min(self.k, scores.shape[1] - 1))
-            items = (first.indices + 1)[first.values > -torch.inf]
-            counts[place].index_add_(0, items, torch.ones_like(items))  # not of the catalogue's size
-
-    def compute(self) -> dict[str, Tensor]:
-        events = self.popularity.double().clamp(min=1).to(self.sums["counts"].device)
-        bits = -(events / self.popularity.sum().clamp(min=1)).log2()  # (items,)
-        found: dict[str, Tensor] = {}
-        for which, counts in zip(("", "/all"), self.sums["counts"], strict=True):
-            found[f"coverage@{self.k}{which}"] = (counts > 0).sum() / (len(counts) - 1)
-            found[f"novelty@{self.k}{which}"] = (counts * bits).sum() / counts.sum()
-        return found
-
-    @property
-    def distinct(self) -> int:
-        """How many items are in anybody's first k, of those that the user has not seen."""
-        return int((self.sums["counts"][0] > 0).sum())
-
-    @property
-    def places(self) -> int:
-        """How many places these lists have: fewer than k where a user has seen nearly all items."""
-        return int(self.sums["counts"][0].sum())

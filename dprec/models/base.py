@@ -77,6 +77,11 @@ class Recommender(Learner):
         0  # the last coordinates of items' vectors that say how popular an item is, not what it is like
     )
 
+    @property
+    def item_features(self) -> Tensor | None:
+        """The numbers of each item's public features (items, S), 0 where it has fewer; None of a model without."""
+        return None
+
     def item_vectors(self) -> Tensor:
         """Return vectors of the items (items, d), whose products with `user_vectors` rank them.
 
@@ -248,6 +253,11 @@ class SequenceRecommender(Recommender):
         else:
             loss = catalogue_softmax(encoded, self.item_table, batch.targets)
         return loss.sum(1) / (batch.targets != 0).sum(1).clamp(min=1)
+
+    @property
+    def item_features(self) -> Tensor | None:
+        own = isinstance(self.embedding, ItemsWithFeatures) and self.embedding.features is not None
+        return self.embedding.values if own else None
 
     def item_vectors(self) -> Tensor:
         return self.item_table

@@ -38,7 +38,7 @@ from dprec.run.planning import fit_batch, settle_catalogue, sizes_for, total_ste
 from dprec.run.process import keep_freed_memory, one_line_of_a_card, stopped_after_a_step
 from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, training_alone, write_json, write_private_json
 from dprec.run.saved.resume import refuse_other_content, refuse_other_data, resume_command, stored_settings
-from dprec.run.tasks import task_of
+from dprec.run.tasks import RESAMPLED, task_of
 from dprec.run.trainer import SaveRun, TrainingProgress, make_trainer, refuse_unsafe, said_of
 from dprec.sparsity.rows.tables import tables_of
 from dprec.training.callback import Privacy
@@ -57,6 +57,7 @@ class Experiment:
         model: Any = resolve(Learner, tree["model"]["class_path"], "model.class_path")
         self.task = task_of(model)
         self.metrics = self.task.asked(tree["metrics"])
+        self.task.beside(tree["baselines"])
         if checkpoint is None:
             model.check_files(tree["model"]["init_args"])
         self.data: Any = settings.make("data")
@@ -68,6 +69,7 @@ class Experiment:
         self.sizes = sizes_for(model, self.data)
         pl.seed_everything(tree["seed"], verbose=False)
         self.model: Learner = settings.make("model", self.sizes, self.kind_of_model(model))
+        self.task.refuse_unmeasurable(self.model, self.data, self.metrics)
         if self.privacy is not None:
             self.privacy.plan(self.batches, self.steps, self.model.releases)
 
@@ -150,11 +152,13 @@ class Experiment:
         with _told_once(lambda: self.how_to_continue(run)):
             if getattr(self.data, "validation", False):
                 judged = self.task.judge(self.model, self.data, "validation", self.metrics, device, ranks)
+                judged.pop(RESAMPLED, None)
                 watched = {"validation": judged}
             # The test is evaluated only here.
             results = self.task.judge(self.model, self.data, metrics=self.metrics, device=device, ranks=ranks)
         if not first_process():
             return {}  # the first writes
+        resampled = results.pop(RESAMPLED, None)
         saved = {} if self.privacy is None else self.privacy.rules.report()  # by strategies for tables
         report = {
             "run": self.name,
@@ -170,6 +174,8 @@ class Experiment:
             "seconds": round(save.seconds, 2),
             "peak_memory_mb": peak_memory_mb(),
         }
+        if resampled is not None:
+            write_private_json(run.resampled, resampled)
         write_json(run.metrics, report)
         self.folder = run
         table = self.task.table(results, f"{self.name}: {self.task.size(self.data)}")
@@ -229,6 +235,7 @@ class Experiment:
             "notice": self.data.notice,
             "identity": self.identity,
             "metrics": tree["metrics"],
+            "baselines": tree["baselines"],
         }
 
     def _data_settings(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def candidates_of(tried: Sequence[str]) -> list[Candidate]:
         texts = [value if isinstance(value, str) else json.dumps(value) for value in given]
         if not equals or not key or not all(texts) or not texts:
             raise UserError(f"--try {text}: write KEY=VALUE,VALUE, such as model.learning_rate=0.01,0.02")
-        if normal(key) in ("privacy.epsilon", "privacy.delta", "privacy", "metrics", "seed", "out"):
+        if normal(key) in ("privacy.epsilon", "privacy.delta", "privacy", "metrics", "baselines", "seed", "out"):
             raise UserError(f"--try {key}: it is the same for all settings; give it as --{key}")
         axes.append([(key, value.strip()) for value in texts])
     if not axes:

@@ -87,6 +87,46 @@ def test_lists_are_measured_beside_ranks(trained: Path, capsys: pytest.CaptureFi
     assert "MRR@5" in said
 
 
+def test_baselines_without_noise_are_marked_wherever_they_show(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = answered(capsys, evaluate, str(trained), "--baselines", "popularity, ease,itemknn")
+    assert list(found["not_private"]) == ["ease", "itemknn"]
+    assert not {key for key in found if "ease" in key or "knn" in key}  # nowhere else
+    assert found["not_private"]["ease"]["ndcg@10/all"] > found["popularity_ndcg@10/all"]  # who walks along films
+    assert evaluate([str(trained), "--baselines", "ease"]) == 0
+    assert "ease, NOT PRIVATE" in capsys.readouterr().out
+    assert "not_private" not in answered(capsys, evaluate, str(trained))
+
+
+def test_figures_have_intervals_and_groups_that_make_up_the_whole(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = answered(capsys, evaluate, str(trained), "--metrics", "map@5,serendipity@5,coverage@5")
+    assert set(found["intervals"]) == {key for key in found if "@" in key and "coverage" not in key}
+    for name, (low, high) in found["intervals"].items():
+        assert low <= found[name] <= high
+    for groups in (found["by_popularity"], found["by_length"]):
+        users = sum(each["users"] for each in groups.values())
+        assert users == found["users"]
+        mean = sum(each["users"] * each["map@5"] for each in groups.values() if each["users"]) / users
+        assert mean == pytest.approx(found["map@5"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--baselines", "bpr"], "unknown baseline 'bpr': give itemknn or ease"),
+        (["--metrics", "diversity@5"], "set model.features and model.feature_file"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    trained: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate([str(trained), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_recommendations_that_collapse_on_few_items_are_told(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate([str(trained)]) == 0
     assert "collapse" not in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,9 +19,20 @@ from torchmetrics.retrieval import (
 )
 
 from dprec.errors import UserError
-from dprec.metrics import GAINS, ListMetrics, RankingMetrics, hit_at, ndcg_at, target_ranks
-from dprec.metrics.ranking import both_ranks, ranks_in_one_order
-from dprec.run.tasks.ranking import Ranking, popularity_places
+from dprec.metrics import (
+    GAINS,
+    ListMetrics,
+    RankingMetrics,
+    UserMeans,
+    diversity_of,
+    hit_at,
+    ndcg_at,
+    serendipity_at,
+    target_ranks,
+)
+from dprec.metrics.lists import bits_of, first_items, novelty_of
+from dprec.metrics.ranking import both_ranks, by_rank, dense_ranks
+from dprec.run.tasks.ranking import Ranking
 
 
 def example(users: int, items: int = 120, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,18 +114,18 @@ def test_standard_errors_are_those_of_a_sample_without_replacement() -> None:
     """The spread of many samples' means around the mean of all users, measured."""
     torch.manual_seed(0)
     population, size = 300, 60
-    ranks = torch.randint(0, 20, (population,))
+    gains = ndcg_at(torch.randint(0, 20, (population,)))
     means, errors = [], []
-    for _ in range(2000):
-        drawn = ranks[torch.randperm(population)[:size]]
-        metrics = RankingMetrics(k=10)
-        metrics.enter(drawn, drawn)
+    for _ in range(500):
+        drawn = gains[torch.randperm(population)[:size]]
+        metrics = UserMeans(["ndcg@10"])
+        metrics.update(np.arange(size), drawn[:, None, None], torch.ones(size, 1, dtype=torch.bool))
         means.append(metrics.compute()["ndcg@10"])
         errors.append(metrics.standard_errors(population)["ndcg@10"].square())
-    spread = (torch.stack(means) - ndcg_at(ranks).mean()).square().mean()
-    assert float(torch.stack(errors).mean()) == pytest.approx(float(spread), rel=0.1)  # 3 of its standard deviations
-    everyone = RankingMetrics(k=10)
-    everyone.enter(ranks, ranks)
+    spread = (torch.stack(means) - gains.mean()).square().mean()
+    assert float(torch.stack(errors).mean()) == pytest.approx(float(spread), rel=0.2)  # 3 of its standard deviations
+    everyone = UserMeans(["ndcg@10"])
+    everyone.update(np.arange(population), gains[:, None, None], torch.ones(population, 1, dtype=torch.bool))
     assert float(everyone.standard_errors(population)["ndcg@10"]) == 0
 
 
@@ -148,6 +160,7 @@ def plain(kind: str, order: list[int], targets: set[int], k: int) -> float:
         "precision": len(found) / k,
         "recall": len(found) / len(targets),
         "mrr": 1 / found[0] if found else 0.0,
+        "map": sum(number / place for number, place in enumerate(found, start=1)) / len(targets),
     }[kind]
 
 
@@ -194,17 +207,6 @@ def test_one_item_of_each_user_is_the_case_of_one_item(ranking: tuple[Tensor, li
             assert torch.equal(got[:, 0], want)
             for gain in GAINS.values():
                 assert torch.equal(gain(got, 3), gain(want, 3))
-
-
-@settings(max_examples=100, deadline=None)
-@given(rankings())
-def test_one_order_for_all_users_is_ranked_as_scores_are(ranking: tuple[Tensor, list[set[int]], Tensor]) -> None:
-    scores, targets, seen = ranking
-    places = popularity_places(scores[0])
-    as_scores = -places.double().expand(len(scores), -1)
-    target = as_tensor(targets)
-    for got, want in zip(ranks_in_one_order(places, target, seen), both_ranks(as_scores, target, seen), strict=True):
-        assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize(("k", "masked"), [(1, True), (10, True), (10, False), (50, False)])
@@ -265,3 +267,36 @@ def test_a_user_who_has_seen_nearly_everything_gets_a_short_list() -> None:
     metrics = ListMetrics(3, torch.tensor([0.0, 1, 1, 1]))
     metrics.update(torch.rand(1, 4), torch.tensor([[1, 2]]))
     assert metrics.sums["counts"][0].tolist() == [0, 0, 0, 1]
+
+
+def test_serendipity_novelty_and_diversity_are_those_of_a_loop() -> None:
+    draw = torch.Generator().manual_seed(3)
+    users, items, k = 40, 30, 7
+    scores = torch.rand(users, items, generator=draw)
+    seen = torch.randint(0, items, (users, 25), generator=draw)
+    targets = [set(row.unique().tolist()) - {0} for row in torch.randint(1, items, (users, 4), generator=draw)]
+    popularity = torch.randint(0, 6, (items,), generator=draw).float()
+    popularity[0] = 0
+    features = torch.randint(0, 9, (items, 3), generator=draw)
+    features[0] = 0
+    target, both = as_tensor(targets), both_ranks(scores, as_tensor(targets), seen)
+    places = dense_ranks(popularity)[by_rank(scores, target)]
+    for which, masked in enumerate((False, True)):
+        lists = first_items(scores, seen, k)[1 - which]
+        novelty, diversity = novelty_of(lists, bits_of(popularity)), diversity_of(lists, features)
+        serendipity = serendipity_at(both[which], places, items - 1, k)
+        for user, shown in enumerate(slow_lists(scores, seen, k, masked)):
+            hidden = set(seen[user].tolist()) if masked else set()
+            order = listed(scores[user].tolist(), targets[user], hidden)[:k]
+            events = sorted({float(count) for count in popularity if count}, reverse=True)
+            gains = [
+                (events.index(float(popularity[item])) + 1 if popularity[item] else items) - place
+                for place, item in enumerate(order, start=1)
+                if item in targets[user]
+            ]
+            assert float(serendipity[user]) == pytest.approx(sum(max(gain, 0) for gain in gains) / (items - 1) / k)
+            bits = [-math.log2(max(float(popularity[item]), 1.0) / float(popularity.sum())) for item in shown]
+            assert float(novelty[user]) == pytest.approx(sum(bits) / max(len(bits), 1))
+            own = [set(features[item].tolist()) - {0} for item in shown]
+            apart = [len(one ^ other) for place, one in enumerate(own) for other in own[:place]]
+            assert float(diversity[user]) == pytest.approx(sum(apart) / max(len(apart), 1))

@@ -53,6 +53,11 @@ class RunFolder:
         return self.path / "logs" / "data.json"
 
     @property
+    def resampled(self) -> Path:
+        """The means of resampled held-out users, by which runs are compared: private data."""
+        return self.path / "logs" / "resampled.json"
+
+    @property
     def content(self) -> str | None:
         """The hash of the records that the run began with, where it is recorded."""
         try:

@@ -29,6 +29,7 @@ FREE = (
     "name",
     "checkpoint_every",
     "metrics",
+    "baselines",
     "data.path",
     "data.tokens",
     "data.metrics_users",

@@ -7,9 +7,9 @@ from dprec.models import ClickModel, Recommender, TextClassifier
 from dprec.models.learning.kept import path_of
 from dprec.run.tasks.labels import ClickPrediction, TextClassification
 from dprec.run.tasks.ranking import Ranking
-from dprec.run.tasks.task import Task
+from dprec.run.tasks.task import RESAMPLED, Task
 
-__all__ = ["TASKS", "Task", "task_of"]
+__all__ = ["RESAMPLED", "TASKS", "Task", "task_of"]
 
 TASKS: dict[type, type[Task]] = {Recommender: Ranking, ClickModel: ClickPrediction, TextClassifier: TextClassification}
 

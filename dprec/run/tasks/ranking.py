@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.table import Table
-from torch import Tensor
 
 from dprec.cli.classes import build
 from dprec.cli.recipe import normal
@@ -20,11 +18,16 @@ from dprec.data.sequences import PRIVATE
 from dprec.distributed.ranks import Ranks
 from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
-from dprec.metrics.ranking import GAINS, KINDS, ListMetrics, RankingMetrics, both_ranks, ranks_in_one_order
+from dprec.metrics.intervals import UserMeans
+from dprec.metrics.lists import KINDS, ListMetrics, first_items
+from dprec.metrics.ranking import GAINS
 from dprec.models import Recommender
-from dprec.run.tasks.task import Task, add_up, own_part
+from dprec.models.baselines import BASELINES, ItemToItem, met, refuse_large
+from dprec.run.tasks.judged import BY, EVERYBODY, GROUPS, PROTOCOLS, Popular, UserNumbers, about, cutoff
+from dprec.run.tasks.task import RESAMPLED, Task, add_up, own_part
 
-PROTOCOLS = {"": "seen items masked", "/all": "all items"}
+POPULARITY = "popularity_"
+NOT_PRIVATE = "not_private"
 ONE = "of one held-out item recall@k is hit@k, and precision@k is hit@k / k"
 SEVERAL = (
     "of a user's several held-out items, each counts once: ndcg@k is divided by that of the best order, hit@k is 1 "
@@ -32,43 +35,6 @@ SEVERAL = (
 )
 SHOWN = 10  # items of a list that should not be the same for everybody
 FEW = 0.1  # of the items that these lists could hold
-
-
-@dataclass(frozen=True)
-class Collected:
-    """The metrics of one way to rank: the model's, or popularity's."""
-
-    ranks: Sequence[RankingMetrics]
-    lists: Mapping[int, ListMetrics]  # by cutoff
-
-    @classmethod
-    def of(cls, metrics: Sequence[str], always: set[int], popularity: Tensor) -> Collected:
-        """What `metrics` ask for, and lists of the lengths that are `always` looked at."""
-        cutoffs = sorted({_cutoff(metric) for metric in metrics})
-        listed = {_cutoff(metric) for metric in metrics if metric.partition("@")[0] in KINDS}
-        return cls(
-            [RankingMetrics(k, tuple(GAINS)) for k in cutoffs],
-            {k: ListMetrics(k, popularity) for k in sorted(listed | always)},
-        )
-
-    def add(self, ranks: tuple[Tensor, Tensor], scores: Tensor, seen: Tensor) -> None:
-        for metric in self.ranks:
-            metric.enter(*ranks)
-        for one in self.lists.values():
-            one.update(scores, seen)
-
-    @property
-    def metrics(self) -> list[RankingMetrics | ListMetrics]:
-        return [*self.ranks, *self.lists.values()]
-
-    def values(self) -> dict[str, float]:
-        found = [metric.compute() for metric in self.metrics]
-        return {name: float(value) for each in found for name, value in each.items()}
-
-    def standard_errors(self, population: int) -> dict[str, float]:
-        """Of means over users; coverage and novelty are none."""
-        found = [metric.standard_errors(population) for metric in self.ranks]
-        return {name: float(value) for each in found for name, value in each.items()}
 
 
 class Ranking(Task):
@@ -79,6 +45,22 @@ class Ranking(Task):
     metrics = ("ndcg@10", "hit@10")
     watched = ("ndcg@10", "NDCG@10")
     held_out = "items"
+
+    def __init__(self) -> None:
+        self._fitted: dict[str, ItemToItem] = {}  # the baselines, once for all that is judged
+
+    def beside(self, text: str | None) -> None:
+        names = [part.strip() for part in text.split(",")] if text else []
+        self.baselines = tuple(dict.fromkeys(name for name in names if name != "popularity"))  # it is always there
+        for name in self.baselines:
+            if name not in BASELINES:
+                raise UserError(f"unknown baseline {name!r}: give {' or '.join(BASELINES)}")
+
+    def refuse_unmeasurable(self, model: Any, data: Any, metrics: Sequence[str]) -> None:
+        for name in self.baselines:
+            refuse_large(name, data.items - 1)
+        if any(metric.startswith("diversity@") for metric in metrics) and model.item_features is None:
+            raise UserError("diversity compares public features of items: set model.features and model.feature_file")
 
     def describe(self, data: Any) -> dict[str, Any]:
         protocol, validation = self.protocol, getattr(data, "validation", False)
@@ -124,33 +106,75 @@ class Ranking(Task):
         device: str | torch.device,
         ranks: Ranks,
     ) -> dict[str, Any]:
-        """Both protocols for the model, and with ``popularity_`` names for popularity.
+        """Both protocols for the model, and with ``popularity_`` names for popularity; in groups of users, too.
 
         If the loader serves a sample of the held-out users, the result also has their numbers and the standard errors.
         """
-        places = popularity_places(data.popularity).to(device)  # (items,)
-        ours = Collected.of(metrics, {SHOWN}, data.popularity)
-        theirs = Collected.of(metrics, set(), data.popularity)
-        in_one_order = -places.float() if theirs.lists else places
-        for batch in own_part(loader, ranks):
-            batch = batch.to(device)
-            scores = model.scores(batch)
-            ours.add(both_ranks(scores, batch.target, batch.seen), scores, batch.seen)
-            popular = ranks_in_one_order(places, batch.target, batch.seen)
-            theirs.add(popular, in_one_order.expand(len(scores), -1), batch.seen)
-        add_up((*ours.metrics, *theirs.metrics), ranks, device)
-        results: dict[str, Any] = _asked(ours.values(), metrics, "") | _asked(theirs.values(), metrics, "popularity_")
-        users = int(ours.ranks[0].sums["users"])
-        shown = ours.lists[SHOWN]
-        counted = {"first": SHOWN, "users": users, "found": shown.distinct, "of": len(places) - 1}
-        results["distinct_items"] = counted | {"places": shown.places}
+        popularity = data.popularity.to(device)
+        numbers = UserNumbers(metrics, popularity, data.training.lengths, model.item_features)
+        rankers: dict[str, Any] = {"": model, POPULARITY: Popular(popularity), **self._baselines(data)}
+        means = UserMeans([f"{who}{name}" for who in rankers for name in numbers.names], GROUPS)
+        listed = {who: numbers.listed | ({SHOWN} if who == "" else set()) for who in rankers}
+        lists = {who: {k: ListMetrics(k, data.popularity) for k in cutoffs} for who, cutoffs in listed.items()}
+        rows = getattr(loader.dataset, "groups", None)  # the numbers of each batch's users
+        for number, batch in enumerate(own_part(loader, ranks)):
+            number = ranks.number + number * ranks.size
+            users = np.arange(len(batch)) + (number << 20) if rows is None else rows[number]
+            users = (users << 32) + batch.target.view(len(batch), -1).sum(1).numpy()
+            batch, found = batch.to(device), []
+            for who, ranker in rankers.items():
+                scores = ranker.scores(batch)
+                first = {k: first_items(scores, batch.seen, k) for k in lists[who]}
+                for k, metric in lists[who].items():
+                    metric.enter(*first[k])
+                found.append(numbers.of(scores, batch, first))
+            means.update(users, torch.cat(found, dim=2), numbers.groups(batch))
+        add_up((means, *(metric for each in lists.values() for metric in each.values())), ranks, device)
+        of_lists = {
+            f"{who}{name}": float(value)
+            for who, each in lists.items()
+            for metric in each.values()
+            for name, value in metric.compute().items()
+        }
+        names = [f"{name}{which}" for which in PROTOCOLS for name in metrics]
+        results = self._figures(means, EVERYBODY, names, of_lists)
+        shown, users = lists[""][SHOWN], means.users()
+        counts = {"first": SHOWN, "users": users, "found": shown.distinct, "of": numbers.items}
+        results["distinct_items"] = counts | {"places": shown.places}
         population = getattr(loader.dataset, "population", users)
         if population > users:
-            errors: dict[str, float] = {}
-            for prefix, collected in (("", ours), ("popularity_", theirs)):
-                errors |= _asked(collected.standard_errors(population), metrics, prefix)
+            errors = {name: float(error) for name, error in means.standard_errors(population).items()}
+            errors = {f"{who}{name}": errors[f"{who}{name}"] for who in ("", POPULARITY) for name in numbers.names}
             results |= {"evaluated_users": users, "held_out_users": population, "standard_errors": errors}
-        return results
+        for by, groups in BY.items():
+            results[by] = {name: numbers.about(name) | self._figures(means, name, names) for name in groups}
+        resampled = means.resampled()
+        return results | {RESAMPLED: {"who": means.who} | {name: resampled[name].tolist() for name in numbers.names}}
+
+    def _baselines(self, data: Any) -> dict[str, ItemToItem]:
+        if self._fitted.keys() != {*self.baselines}:
+            visits = met(data.training, data.items)
+            self._fitted = {name: ItemToItem(BASELINES[name](visits)) for name in self.baselines}
+        return {f"{name}_": fitted for name, fitted in self._fitted.items()}
+
+    def _figures(
+        self, means: UserMeans, group: str, names: Sequence[str], of_lists: Mapping[str, float] | None = None
+    ) -> dict[str, Any]:
+        """The figures of a group of users by their names, with intervals, and apart from them those not private."""
+        if not means.users(group):
+            return {"users": 0}
+        values = {name: float(value) for name, value in means.compute(group).items()} | dict(of_lists or {})
+        ends = {name: found.tolist() for name, found in means.intervals(group).items()}
+
+        def of(table: Mapping[str, Any], who: str, said: str = "") -> dict[str, Any]:
+            return {f"{said}{name}": table[f"{who}{name}"] for name in names if f"{who}{name}" in table}
+
+        found = of(values, "") | of(values, POPULARITY, POPULARITY)
+        found["intervals"] = of(ends, "") | of(ends, POPULARITY, POPULARITY)
+        if self.baselines:
+            each = {name: f"{name}_" for name in self.baselines}
+            found[NOT_PRIVATE] = {name: of(values, who) | {"intervals": of(ends, who)} for name, who in each.items()}
+        return ({} if group == EVERYBODY else {"users": means.users(group)}) | found
 
     def warning(self, results: Mapping[str, Any]) -> str | None:
         """Where everybody would be shown the same few items, which the metrics of a held-out item may not tell."""
@@ -163,19 +187,26 @@ class Ranking(Task):
         )
 
     def table(self, results: Mapping[str, Any], title: str) -> Table:
-        """One metric a line, so that many metrics fit; with standard errors if users were sampled; coverage below."""
+        """One metric a line, so that many fit, and the first once more for groups of users; coverage below."""
         first, users, found, of = _coverage(results)
         held = f"the first {first} places of {users:,} users hold {found:,} of {of:,} items"
         table = Table(title=title, title_justify="left", title_style="bold", caption=held, caption_justify="left")
-        errors = results.get("standard_errors", {})
-        sampled = "" if not errors else f", {results['evaluated_users']:,} of {results['held_out_users']:,} users"
-        table.add_column(f"full ranking{sampled}")
-        for meaning in PROTOCOLS.values():
-            table.add_column(meaning, justify="right")
-            table.add_column("popularity", justify="right", style="dim")
-        for name in _ranked(results):
-            keys = (f"{who}{name}{suffix}" for suffix in PROTOCOLS for who in ("", "popularity_"))
-            table.add_row(name.upper(), *(_written(results[key], errors.get(key)) for key in keys))
+        population = results.get("held_out_users", users)
+        table.add_column("full ranking" if population == users else f"full ranking, {users:,} of {population:,} users")
+        table.add_column("this model", justify="right")
+        table.add_column("95 % interval", justify="right")
+        for name in ("popularity", *(f"{name}, NOT PRIVATE" for name in results.get(NOT_PRIVATE, {}))):
+            table.add_column(name, justify="right", style="dim")
+        names = _ranked(results)
+        for suffix, meaning in PROTOCOLS.items():
+            for name in names:
+                table.add_row(f"{name.upper()}, {meaning}", *_row(results, f"{name}{suffix}"))
+            table.add_section()
+        for by in BY:
+            for group, figures in results[by].items():
+                for name in [name for name in names if name in figures][:1]:
+                    table.add_row(f"{name.upper()}, {about(group, figures)}", *_row(figures, name))
+            table.add_section()
         return table
 
     def verdict(self, results: Mapping[str, Any]) -> str:
@@ -185,10 +216,15 @@ class Ranking(Task):
         if theirs == 0:
             return "popularity scores 0 on this data"
         better = "" if ours > theirs else ": no better than it"
-        return f"{ours / theirs:.2f} times popularity in {name.upper()}{better}"
+        beside = "".join(
+            f", {ours / figures[name]:.2f} times {who} (NOT PRIVATE)"
+            for who, figures in results.get(NOT_PRIVATE, {}).items()
+            if figures[name]
+        )
+        return f"{ours / theirs:.2f} times popularity in {name.upper()}{better}{beside}"
 
     def _refuse_unknown(self, metric: str) -> None:
-        _cutoff(metric)
+        cutoff(metric)
 
 
 def _coverage(results: Mapping[str, Any]) -> tuple[int, int, int, int]:
@@ -202,20 +238,6 @@ def _ranked(results: Mapping[str, Any]) -> list[str]:
     return [key for key in results if key.partition("@")[0] in (*GAINS, *KINDS) and "/" not in key]
 
 
-def popularity_places(popularity: Tensor) -> Tensor:
-    """The place of every item, 0 for the most popular; items with equal counts get different places, as in a list.
-
-    Ties count against a model, so a baseline with many ties would look worse than it is. The padding has no place: -1.
-
-    >>> popularity_places(torch.tensor([0.0, 5.0, 7.0, 5.0]))
-    tensor([-1,  1,  0,  2])
-    """
-    order = popularity[1:].argsort(descending=True, stable=True)  # (V,)
-    places = torch.full((len(popularity),), -1)
-    places[order + 1] = torch.arange(len(order))
-    return places
-
-
 def _in_its_context(data: Any, run: Mapping[str, Any]) -> Any:
     """Refuse data whose events have another context than those that the model was trained on."""
     named, known = getattr(data, "context", None), run.get("context")
@@ -224,20 +246,9 @@ def _in_its_context(data: Any, run: Mapping[str, Any]) -> Any:
     return data
 
 
-def _written(value: float, error: float | None) -> str:
-    return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"
-
-
-def _asked(values: Mapping[str, float], metrics: Sequence[str], prefix: str) -> dict[str, float]:
-    names = [f"{name}{which}" for which in PROTOCOLS for name in metrics]
-    return {f"{prefix}{name}": values[name] for name in names if name in values}
-
-
-def _cutoff(metric: str) -> int:
-    kinds = (*GAINS, *KINDS)
-    found = re.fullmatch(rf"({'|'.join(kinds)})@([1-9]\d*)", metric)
-    if found is None:
-        raise UserError(f"unknown metric {metric!r}: give {', '.join(f'{name}@k' for name in kinds)}, such as ndcg@10")
-    if len(found[2]) > 9:
-        raise UserError(f"{metric}: no list is so long: give a smaller number")
-    return int(found[2])
+def _row(figures: Mapping[str, Any], name: str) -> list[str]:
+    """A metric of the model with its interval, and of all that stand beside it."""
+    ends = figures["intervals"].get(name)
+    interval = "" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
+    beside = (figures[f"{POPULARITY}{name}"], *(each[name] for each in figures.get(NOT_PRIVATE, {}).values()))
+    return [f"{figures[name]:.4f}", interval, *(f"{value:.4f}" for value in beside)]

@@ -17,6 +17,8 @@ from dprec.lightning import LightningDataModule
 from dprec.metrics.metric import Metric
 from dprec.notices import paced
 
+RESAMPLED = "resampled"  # of results: the means of resampled users, which are kept apart
+
 
 class Task(ABC):
     """One kind of model. To add another kind, write its task and enter it in `TASKS`."""
@@ -25,6 +27,7 @@ class Task(ABC):
     metrics: Sequence[str]  # the default metrics
     watched: tuple[str, str]  # the metric shown during training: its name, and how it is written
     held_out: str  # what the metrics are measured on
+    baselines: Sequence[str] = ()  # that are not private, beside the usual one
 
     def asked(self, text: str | None) -> Sequence[str]:
         """The metrics of a comma-separated list, each once; by default those of the task."""
@@ -32,6 +35,14 @@ class Task(ABC):
         for name in names:
             self._refuse_unknown(name)
         return names
+
+    def beside(self, text: str | None) -> None:
+        """Take the baselines of a comma-separated list."""
+        if text:
+            raise UserError(f"baselines is {text!r}, but only models that rank items have any: leave it out")
+
+    def refuse_unmeasurable(self, model: Any, data: Any, metrics: Sequence[str]) -> None:  # noqa: B027
+        """Refuse metrics and baselines for which this model or this data lacks something."""
 
     def describe(self, data: Any) -> dict[str, Any]:
         """The training data, and how the model is evaluated."""
@@ -70,6 +81,7 @@ class Task(ABC):
             raise UserError(
                 f"--split validation: the run held out no validation {self.held_out}; set data.validation to true"
             )
+        self.refuse_unmeasurable(model, data, metrics or self.metrics)
         loader = data.val_dataloader() if split == "validation" else data.test_dataloader()
         model = model.to(device).eval()
         with torch.inference_mode():
