@@ -26,10 +26,11 @@ def report(line: CommandLine, console: Console) -> None:
 
     It shows the guarantee in one sentence, ε over the steps, the ledger, what is assumed public, what is not covered,
     quality beside a baseline, the curves of training, the recipe, and how to reproduce it. For several runs it shows ε
-    against quality, one row a run. The page holds figures without noise and is as private as metrics.json.
+    against quality, one row a run, and whether each differs significantly from the first. The page holds figures
+    without noise and is as private as metrics.json.
     """
     from dprec.reporting.finished import Finished
-    from dprec.reporting.pages import comparison_page, run_page
+    from dprec.reporting.pages import NOT_OF_TRAINING, compared, comparison_page, run_page
     from dprec.run.saved.folder import RunFolder, write_private
 
     named, out = line.options.runs, line.options.out
@@ -43,14 +44,17 @@ def report(line: CommandLine, console: Console) -> None:
             text = run_page(run)
         if len(runs) > 1:
             text = comparison_page(runs)
+        said = compared(runs)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # The files of a run from elsewhere can hold anything.
-        said = f"{type(error).__name__}: {shorten(str(error), 80)}"
-        raise UserError(f"{whose} is not as dprec fit wrote it ({said}): give another run") from None
+        why = f"{type(error).__name__}: {shorten(str(error), 80)}"
+        raise UserError(f"{whose} is not as dprec fit wrote it ({why}): give another run") from None
     try:
         write_private(path, text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
+    for sentence in [*said, NOT_OF_TRAINING] if said else ():
+        console.print(sentence, soft_wrap=True)
     console.print(f"report: {path}", soft_wrap=True)
 
 

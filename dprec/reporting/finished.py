@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ BASELINES = {"popularity_": "popularity", "base_rate_": "base rate"}
 
 @dataclass(frozen=True)
 class Finished:
-    """The content of metrics.json, privacy.json, config.yaml and the CSV logs."""
+    """The content of metrics.json, privacy.json, config.yaml, the CSV logs and the resampled means."""
 
     folder: Path
     metrics: Mapping[str, Any]
@@ -32,6 +32,7 @@ class Finished:
     config: str
     curves: Mapping[str, Curve]
     day: str = "an unknown day"  # on which its figures were written
+    resampled: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | Path) -> Finished:
@@ -44,7 +45,8 @@ class Finished:
         try:
             config = run.config.read_text(encoding="utf-8") if run.config.is_file() else ""
             day = datetime.fromtimestamp(run.metrics.stat().st_mtime).date().isoformat()
-            return cls(run.path, _json(run.metrics), _json(run.privacy), config, _curves(run.path), day)
+            drawn = _json(run.resampled) if run.resampled.is_file() else {}
+            return cls(run.path, _json(run.metrics), _json(run.privacy), config, _curves(run.path), day, drawn)
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read the run in {path}: {error}") from None
 

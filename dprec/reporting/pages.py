@@ -12,9 +12,11 @@ from rich.console import Console
 
 from dprec.accounting.ledger import round_up
 from dprec.reporting.charts import bar_chart, epsilon_scale, line_chart
+from dprec.reporting.differences import differences, judged_alike
 from dprec.reporting.finished import Finished
 from dprec.reporting.html import bullets, folded, number, page, paragraph, preformatted, section, table
 from dprec.run.saved.folder import RunFolder, write_private
+from dprec.run.tasks.judged import about
 
 PROTOCOL = {"": "", "/all": ", all items ranked"}
 
@@ -29,6 +31,7 @@ def run_page(run: Finished) -> str:
                 "What it reached",
                 _quality_chart([run]),
                 quality_table(run),
+                _of_groups(run),
                 paragraph(str(run.metrics.get("protocol", "")), "quiet"),
                 paragraph(_size(run.metrics), "quiet"),
                 paragraph("These figures have no noise, and the guarantee does not cover them.", "quiet"),
@@ -89,6 +92,7 @@ def _quality_chart(runs: Sequence[Finished]) -> str:
     name, _, baseline, beside = next((each for run in runs for each in run.quality), ("", 0.0, 0.0, ""))
     found = [(_labelled(run, len(runs)), _number(run, name)) for run in runs]
     bars = [(label, value, True) for label, value in found if value is not None]
+    bars += [(who, each[name], False) for run in runs for who, each in _not_private(run).items() if name in each]
     return bar_chart(f"{_written(name)} beside {beside}", [*bars, (beside, baseline, False)], _written(name))
 
 
@@ -98,13 +102,56 @@ def _labelled(run: Finished, several: int) -> str:
     return f"{run.folder.name[-14:] if several > 1 else 'this model'}, {kind}"
 
 
+def _not_private(run: Finished) -> dict[str, Any]:
+    """The figures of baselines that are not private, by how they are marked wherever they show."""
+    return {f"{name}, NOT PRIVATE": figures for name, figures in run.metrics.get("not_private", {}).items()}
+
+
 def quality_table(run: Finished) -> str:
-    baseline = run.quality[0][3] if run.quality else ""
+    baseline, others = run.quality[0][3] if run.quality else "", _not_private(run)
     rows = [
-        [escape(_written(name)), number(ours), number(theirs), f"{ours / theirs:.2f}" if theirs else "–"]
+        [
+            escape(_written(name)),
+            number(ours),
+            _interval(run.metrics, name),
+            number(theirs),
+            f"{ours / theirs:.2f}" if theirs else "–",
+            *(number(each[name]) for each in others.values()),
+        ]
         for name, ours, theirs, _ in run.quality
     ]
-    return table(["metric", "this model", baseline, "ratio"], rows)
+    return table(["metric", "this model", "95 % interval", baseline, "ratio", *others], rows)
+
+
+def _interval(figures: Mapping[str, Any], name: str) -> str:
+    ends = figures.get("intervals", {}).get(name)
+    return "–" if ends is None else f"{number(ends[0])} to {number(ends[1])}"
+
+
+def _of_groups(run: Finished) -> str:
+    """The metrics of groups of users, folded."""
+    names = [name for name, *_ in run.quality if "/" not in name]
+    found = {**run.metrics.get("by_popularity", {}), **run.metrics.get("by_length", {})}
+    shown = [name for name in names if any(name in figures for figures in found.values())]
+    rows = [
+        [
+            escape(about(group, figures)),
+            number(figures["users"]),
+            *(f"{number(figures[name])} ({_interval(figures, name)})" for name in shown),
+        ]
+        for group, figures in found.items()
+        if figures["users"]
+    ]
+    said = paragraph(
+        "Head, torso and tail: users by the popularity of their held-out item; each group of items has about a third "
+        "of all training events. Short, medium and long: users by the events before it, cut at thirds of the training "
+        "users. Intervals tell how much other users like these would change a figure, not how much another training."
+    )
+    return (
+        folded("By popularity and by length", table(["users", "number", *map(_written, shown)], rows) + said)
+        if rows
+        else ""
+    )
 
 
 def in_plain_words(run: Finished) -> str:
@@ -198,18 +245,30 @@ def comparison_page(runs: Sequence[Finished]) -> str:
         ]
         for run in runs
     ]
+    said = compared(runs)
     columns = ["run", "ε", "δ", *(name.upper() if "@" in name else name for name in shown), "data"]
-    kinds = {(str(run.metrics.get("dataset")), str(run.metrics.get("protocol"))) for run in runs}
     caution = "These runs differ in their data or in how they are judged, so their figures do not compare."
     return page(
         f"{len(runs)} runs",
         [
-            paragraph(caution, "promise none") if len(kinds) > 1 else "",
+            paragraph(caution, "promise none") if not judged_alike(runs) else "",
             section("Promised and reached", _quality_chart(runs), table(columns, rows)),
+            section("Whether they differ", bullets(said), paragraph(NOT_OF_TRAINING, "quiet")) if said else "",
             *(section(run.name, paragraph(in_plain_words(run)), quality_table(run)) for run in runs),
             paragraph("These figures have no noise, and no guarantee covers them or a choice between runs.", "quiet"),
         ],
     )
+
+
+NOT_OF_TRAINING = (
+    "These intervals are of the choice of users. Another training of the same recipe differs, too, by its noise and "
+    "seed: compare the means of several."
+)
+
+
+def compared(runs: Sequence[Finished]) -> list[str]:
+    """A sentence for each metric of each run but the first, about its difference from the first."""
+    return [f"{run.name} minus {runs[0].name}: {each}" for run in runs[1:] for each in differences(run, runs[0])]
 
 
 def _number(run: Finished, name: str) -> float | None:

@@ -13,11 +13,15 @@ from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from dprec.fit import main as fit
+from dprec.metrics import UserMeans
 from dprec.report import main as report
 from dprec.reporting.charts import OTHERS, epsilon_scale
+from dprec.reporting.differences import differences
 from dprec.reporting.finished import Finished
 from dprec.reporting.pages import in_plain_words, run_page
 
@@ -80,7 +84,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "r.yaml").write_text(SETTINGS)
     eana = ["--model", "dprec.models.DualEncoder", "--model.tied", "false", "--model.negatives", "4"]
     eana += ["--model.weight_decay", "0", "--privacy.noise_multiplier", "1", "--privacy.sparsity", "EANA"]
-    for name, words in {"private": ["--privacy.epsilon", "4"], "open": [], "eana": eana}.items():
+    private = ["--privacy.epsilon", "4", "--baselines", "ease"]
+    for name, words in {"private": private, "open": [], "eana": eana}.items():
         assert fit([str(folder / "r.yaml"), *words, "--name", name, "--out", str(folder / name)]) == 0
     return folder
 
@@ -100,7 +105,12 @@ def test_a_run_leaves_a_page_that_says_everything(runs: Path, name: str) -> None
     assert "synthetic_users: 80" in page.words
     assert f"Finished on {date.today().isoformat()}." in page.words
     promises = page.named("p")[0]["class"]
+    assert "head:" in page.words
+    assert "long:" in page.words
     if name == "private":
+        assert (
+            len(re.findall(r"\bease\b", page.words)) == 1 + page.words.count("ease, NOT PRIVATE") > 2
+        )  # 1: the recipe
         assert promises == "promise"
         assert "one person's whole history in the data as without it" in page.words
         for part in metrics["guarantee"].split("; assumed public: ")[1].split("; not covered: "):
@@ -122,7 +132,7 @@ def test_charts_have_words_in_their_place(runs: Path) -> None:
     for chart in charts:
         assert chart["role"] == "img"
         assert re.search(r"\d", chart["aria-label"] or "")
-    assert len(page.named("details")) == len(charts) + 2  # the exact guarantee and the recipe are folded, too
+    assert len(page.named("details")) == len(charts) + 3  # the guarantee, groups of users and the recipe are, too
     assert all(head.get("scope") in ("col", "row") for head in page.named("th"))
 
 
@@ -151,7 +161,9 @@ def test_several_runs_are_a_row_each(runs: Path, capsys: pytest.CaptureFixture[s
     assert page.words.count("This run promises nothing") == 2
     for name in ("private", "open", "eana"):
         assert f"{name} ({runs / name})" in page.words
-    assert len(page.named("rect")) == 4  # all of them, and popularity
+    assert len(page.named("rect")) == 5  # all of them, EASE and popularity
+    assert page.words.count("differs by") == 4  # two metrics of the second run and the third, beside the first
+    assert page.words.count("paired by user") == 4
 
 
 def test_a_run_cannot_write_html_into_its_page(runs: Path, tmp_path: Path) -> None:
@@ -162,6 +174,39 @@ def test_a_run_cannot_write_html_into_its_page(runs: Path, tmp_path: Path) -> No
     page = Page(run_page(broken))
     assert not page.named("script")
     assert evil in page.words
+
+
+def finished(users: int, seed: int, who: str = "", better: float = 0.0) -> Finished:
+    """A run on invented users, whose numbers are mostly the user's own and little the run's."""
+    user = np.random.default_rng(0).random(users)
+    values = 0.9 * user + 0.1 * np.random.default_rng(seed).random(users) + better
+    means = UserMeans(["ndcg@10"])
+    means.update(np.arange(users), torch.from_numpy(values)[:, None, None], torch.ones(users, 1, dtype=torch.bool))
+    ends = {"ndcg@10": means.intervals()["ndcg@10"].tolist()}
+    metrics = {"ndcg@10": float(values.mean()), "popularity_ndcg@10": 0.1, "intervals": ends}
+    drawn = {"who": who, "ndcg@10": means.resampled()["ndcg@10"].tolist()} if who else {}
+    return Finished(Path("run"), metrics, {}, "", {}, resampled=drawn)
+
+
+def test_pairs_of_runs_on_the_same_users_tell_small_differences() -> None:
+    one, other = finished(2000, 1, "same", better=0.01), finished(2000, 2, "same")
+    (paired,) = differences(one, other)
+    assert paired.paired
+    assert paired.low > 0  # the run's own part alone counts
+    values = [0.1 * np.random.default_rng(seed).random(2000) for seed in (1, 2)]
+    error = np.std(values[0] - values[1]) / 2000**0.5
+    assert paired.high - paired.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+    for stranger in (finished(2000, 2, "others"), finished(2000, 2)):
+        (alone,) = differences(one, stranger)
+        assert not alone.paired
+        assert alone.low < 0 < alone.high
+        assert alone.value == paired.value
+        error = (2 * np.var(0.9 * np.random.default_rng(0).random(2000)) / 2000) ** 0.5
+        assert alone.high - alone.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+    elsewhere = Finished(Path("run"), {**one.metrics, "dataset": "another"}, {}, "", {}, resampled=one.resampled)
+    assert differences(one, elsewhere) == []  # figures on other data do not compare
+    old = Finished(Path("run"), {"ndcg@10": 0.5, "popularity_ndcg@10": 0.1}, {}, "", {})
+    assert differences(one, old) == []
 
 
 @pytest.mark.parametrize(
