@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.table import Table
+from torch import Tensor
 
 from dprec.cli.classes import build
 from dprec.cli.recipe import normal
@@ -23,7 +24,7 @@ from dprec.metrics.lists import KINDS, ListMetrics, first_items
 from dprec.metrics.ranking import GAINS
 from dprec.models import Recommender
 from dprec.models.baselines import BASELINES, ItemToItem, met, refuse_large
-from dprec.run.tasks.judged import BY, EVERYBODY, GROUPS, PROTOCOLS, Popular, UserNumbers, about, cutoff
+from dprec.run.tasks.judged import BY, GROUPS, PROTOCOLS, Popular, UserNumbers, about, cutoff
 from dprec.run.tasks.task import RESAMPLED, Task, add_up, own_part
 
 POPULARITY = "popularity_"
@@ -131,13 +132,13 @@ class Ranking(Task):
             means.update(users, torch.cat(found, dim=2), numbers.groups(batch))
         add_up((means, *(metric for each in lists.values() for metric in each.values())), ranks, device)
         of_lists = {
-            f"{who}{name}": float(value)
+            f"{who}{name}": value.cpu()
             for who, each in lists.items()
             for metric in each.values()
             for name, value in metric.compute().items()
         }
         names = [f"{name}{which}" for which in PROTOCOLS for name in metrics]
-        results = self._figures(means, EVERYBODY, names, of_lists)
+        results = self._figures(names, means.compute() | of_lists, means.intervals())
         shown, users = lists[""][SHOWN], means.users()
         counts = {"first": SHOWN, "users": users, "found": shown.distinct, "of": numbers.items}
         results["distinct_items"] = counts | {"places": shown.places}
@@ -147,7 +148,10 @@ class Ranking(Task):
             errors = {f"{who}{name}": errors[f"{who}{name}"] for who in ("", POPULARITY) for name in numbers.names}
             results |= {"evaluated_users": users, "held_out_users": population, "standard_errors": errors}
         for by, groups in BY.items():
-            results[by] = {name: numbers.about(name) | self._figures(means, name, names) for name in groups}
+            results[by] = {group: numbers.about(group) | {"users": means.users(group)} for group in groups}
+            for group in groups:
+                if results[by][group]["users"]:
+                    results[by][group] |= self._figures(names, means.compute(group), means.intervals(group))
         resampled = means.resampled()
         return results | {RESAMPLED: {"who": means.who} | {name: resampled[name].tolist() for name in numbers.names}}
 
@@ -158,23 +162,18 @@ class Ranking(Task):
         return {f"{name}_": fitted for name, fitted in self._fitted.items()}
 
     def _figures(
-        self, means: UserMeans, group: str, names: Sequence[str], of_lists: Mapping[str, float] | None = None
+        self, names: Sequence[str], means: Mapping[str, Tensor], intervals: Mapping[str, Tensor]
     ) -> dict[str, Any]:
-        """The figures of a group of users by their names, with intervals, and apart from them those not private."""
-        if not means.users(group):
-            return {"users": 0}
-        values = {name: float(value) for name, value in means.compute(group).items()} | dict(of_lists or {})
-        ends = {name: found.tolist() for name, found in means.intervals(group).items()}
+        """The figures of users by their names, with intervals, and apart from them those that are not private."""
 
-        def of(table: Mapping[str, Any], who: str, said: str = "") -> dict[str, Any]:
-            return {f"{said}{name}": table[f"{who}{name}"] for name in names if f"{who}{name}" in table}
+        def of(found: Mapping[str, Tensor], who: str, said: str = "") -> dict[str, Any]:
+            return {f"{said}{name}": found[f"{who}{name}"].tolist() for name in names if f"{who}{name}" in found}
 
-        found = of(values, "") | of(values, POPULARITY, POPULARITY)
-        found["intervals"] = of(ends, "") | of(ends, POPULARITY, POPULARITY)
-        if self.baselines:
-            each = {name: f"{name}_" for name in self.baselines}
-            found[NOT_PRIVATE] = {name: of(values, who) | {"intervals": of(ends, who)} for name, who in each.items()}
-        return ({} if group == EVERYBODY else {"users": means.users(group)}) | found
+        def both(found: Mapping[str, Tensor]) -> dict[str, Any]:
+            return of(found, "") | of(found, POPULARITY, POPULARITY)
+
+        apart = {name: of(means, f"{name}_") | {"intervals": of(intervals, f"{name}_")} for name in self.baselines}
+        return both(means) | {"intervals": both(intervals)} | ({NOT_PRIVATE: apart} if apart else {})
 
     def warning(self, results: Mapping[str, Any]) -> str | None:
         """Where everybody would be shown the same few items, which the metrics of a held-out item may not tell."""
