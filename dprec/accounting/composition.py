@@ -60,7 +60,9 @@ def epsilon(uses: Uses, delta: float, resolution: float = 1.0, subset: Uses | No
     if bound > HOPELESS or certain <= 0:
         return bound
     interval = _interval([*sampled, *subset], bound) * resolution
-    parts = [_repeated(_one_use(sigma, rate, interval), count) for (sigma, rate), count in sampled.items()]
+    each = tuple(sampled.items())  # of a chain of runs only the last one changes from one question to the next
+    parts = [_together(each[:-1], interval)] if len(each) > 1 else []
+    parts += [_repeated(_one_use(sigma, rate, interval), count) for (sigma, rate), count in each[-1:]]
     parts += [_repeated(_one_subset(sigma, rate, interval), count) for (sigma, rate), count in subset.items()]
     if whole < math.inf:
         parts.append(_one_use(whole, 1.0, interval))
@@ -91,7 +93,7 @@ def divergences(uses: Uses, subset: Uses | None = None) -> tuple[list[int], np.n
     return (FEW_ORDERS if subset else ORDERS), sum(parts, raised)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _divergences(sigma: float, rate: float, *, replaced: bool, fixed: bool) -> np.ndarray:
     """One step's Rényi divergence at each order, neighbours differing by one replaced or by one more or less.
 
@@ -146,7 +148,8 @@ def _gaussian_epsilon(sigma: float, delta: float) -> float:
     """Closed form (the analytic Gaussian mechanism), widened by the solver's tolerance."""
     from dp_accounting import gaussian_mechanism
 
-    return float(gaussian_mechanism.get_epsilon_gaussian(sigma, delta)) * (1 + 1e-9)
+    with np.errstate(divide="ignore"):  # of so much noise that nothing is left of ε
+        return float(gaussian_mechanism.get_epsilon_gaussian(sigma, delta)) * (1 + 1e-9)
 
 
 def _interval(sampled: Collection[tuple[float, float]], bound: float) -> float:
@@ -176,6 +179,12 @@ def _repeated(one: pld.PrivacyLossDistribution, count: int) -> pld.PrivacyLossDi
     stages, rest = divmod(count, math.isqrt(count))
     total = one.self_compose(math.isqrt(count)).self_compose(stages)
     return total.compose(one.self_compose(rest)) if rest else total
+
+
+@lru_cache(maxsize=4)
+def _together(sampled: tuple[tuple[tuple[float, float], int], ...], interval: float) -> pld.PrivacyLossDistribution:
+    parts = (_repeated(_one_use(sigma, rate, interval), count) for (sigma, rate), count in sampled)
+    return reduce(lambda left, right: left.compose(right), parts)
 
 
 @lru_cache(maxsize=16)

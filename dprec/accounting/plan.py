@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dprec.accounting.budget import PrivacyBudget, least_noise, most_steps
+from dprec.accounting.chain import Ceiling
 from dprec.accounting.ledger import Event, Ledger
 from dprec.accounting.release import Release, release_events
 from dprec.accounting.sampling import Sampling
@@ -30,6 +31,8 @@ class Plan:
     sigma: float  # noise per clipping norm in each step
     releases: Mapping[Release, Event]  # before training or a period of it, each once
     before: tuple[Event, ...] = ()  # on record before all of that
+    earlier: Mapping[Event, int] = field(default_factory=dict)  # of the runs that this one goes on from
+    ceiling: Ceiling | None = None  # of all of them together
 
     @classmethod
     def of(
@@ -41,21 +44,36 @@ class Plan:
         sigma: float | None = None,
         releases: Sequence[Release] = (),
         before: Sequence[Event] = (),
+        earlier: Mapping[Event, int] | None = None,
+        ceiling: Ceiling | None = None,
     ) -> Plan:
-        """Fix what is not given: δ is 1 / users, σ is the smallest with which releases and steps keep the budget."""
-        delta = 1 / max(2, sampling.users) if delta is None else delta
-        if epsilon is None:
-            if releases:
-                raise UserError(f"{releases[0].what}: released for a share of privacy.epsilon, so give privacy.epsilon")
-            if sigma is None:
-                raise ValueError("a plan needs an ε or a noise multiplier")
-            return cls(sampling, epsilon, delta, sigma, {})
-        budget = PrivacyBudget(epsilon, delta)
-        events = release_events(budget, releases)
+        """Fix what is not given: δ is 1 / users, σ is the smallest with which releases and steps keep the budget.
+
+        Without an ε and a σ of its own, the run has its share of a ceiling.
+        """
+        delta, earlier = 1 / max(2, sampling.users) if delta is None else delta, earlier or {}
+        shares = ceiling is not None and epsilon is None and sigma is None
+        if ceiling is not None and shares:
+            epsilon = ceiling.share(Ledger(earlier), delta)
+        events: Mapping[Release, Event] = {}
+        if epsilon is not None:
+            budget = PrivacyBudget(epsilon, delta)
+            events = release_events(budget, releases)
+        elif releases:
+            raise UserError(f"{releases[0].what}: released for a share of privacy.epsilon, so give privacy.epsilon")
+        already = Ledger(Counter([*before, *events.values()]))
         if sigma is None:
-            already = Ledger(Counter([*before, *events.values()]))
+            if epsilon is None:
+                raise ValueError("a plan needs an ε or a noise multiplier")
             sigma = least_noise(budget, lambda s: already.after_all(sampling.spending(s, steps)), steps, already)
-        return cls(sampling, epsilon, delta, sigma, events, tuple(before))
+        plan = cls(sampling, epsilon, delta, sigma, events, tuple(before), earlier, ceiling)
+        if ceiling is None or (after := plan.epsilon_after(steps)) <= ceiling.epsilon:
+            return plan
+        if not shares:
+            raise ceiling.passed(Ledger(earlier), delta, after)
+        most, all_before = PrivacyBudget(ceiling.epsilon, delta), already.after_all(earlier)
+        sigma = least_noise(most, lambda s: all_before.after_all(sampling.spending(s, steps)), steps, all_before)
+        return replace(plan, sigma=sigma)
 
     def with_releases(self, ledger: Ledger) -> Ledger:
         """A new ledger that has every release on record."""
@@ -66,29 +84,34 @@ class Plan:
         return self.with_releases(Ledger(Counter(self.before))).after_all(self.sampling.spending(self.sigma, steps))
 
     def epsilon_after(self, steps: int, resolution: float = 1.0) -> float:
-        """ε of a whole run of this many steps, its releases included, on a grid of this `resolution`."""
-        return self.ledger_after(steps).epsilon(self.delta, resolution)
+        """ε of a whole run of this many steps, with its releases and earlier runs, on a grid of this `resolution`."""
+        return self.ledger_after(steps).after_all(self.earlier).epsilon(self.delta, resolution)
 
     def steps_left(self, ledger: Ledger, done: int, wanted: int) -> int:
         """How many of the steps that are wanted the budget pays for, after the `done` ones that a ledger records."""
-        if self.epsilon is None or wanted <= 0:
-            return max(0, wanted)
-        if self.sigma == 0:
+        if wanted <= 0:
             return 0
         # Releases come before the first step, or that of their period; anew, too, where a run is resumed before it
         # took one.
         coming = [event for event in self.releases.values() if not done or event not in ledger.events]
-        ledger, sampling = ledger.after_all(Counter(coming)), self.sampling
-        return most_steps(
-            PrivacyBudget(self.epsilon, self.delta),
-            lambda steps: ledger.after_all(sampling.spending(self.sigma, steps, done)),
-            wanted,
-        )
+        ledger = ledger.after_all(Counter(coming))
+        if self.epsilon is not None:
+            wanted = self._within(self.epsilon, ledger, done, wanted)
+        if self.ceiling is not None:
+            wanted = self._within(self.ceiling.epsilon, ledger.after_all(self.earlier), done, wanted)
+        return wanted
+
+    def _within(self, epsilon: float, ledger: Ledger, done: int, wanted: int) -> int:
+        if self.sigma == 0:
+            return 0
+        budget, sampling = PrivacyBudget(epsilon, self.delta), self.sampling
+        return most_steps(budget, lambda steps: ledger.after_all(sampling.spending(self.sigma, steps, done)), wanted)
 
     def too_dear(self) -> UserError:
         """Return what to say where the budget does not pay for a single step."""
+        epsilon = self.epsilon if self.ceiling is None else self.ceiling.epsilon
         return UserError(
-            f"privacy.epsilon={self.epsilon:g} does not pay for one step at noise multiplier {self.sigma:g}: "
+            f"privacy.epsilon={epsilon:g} does not pay for one step at noise multiplier {self.sigma:g}: "
             "raise epsilon or noise_multiplier"
         )
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dprec.accounting.chain import Spent, count_of, together
 from dprec.accounting.ledger import Event, Ledger, round_up
 from dprec.accounting.plan import Plan
+from dprec.accounting.sampling import Sampling
 from dprec.gradients.clipping import Clipping
 
 
@@ -43,6 +45,12 @@ UNITS = {
 }
 
 
+def neighbours_of(sampling: Sampling) -> str:
+    """Return how neighbouring data sets differ."""
+    unit = UNITS[sampling.unit]
+    return unit.present if sampling.kind == "poisson" else unit.replaced
+
+
 def guarantee(
     plan: Plan,
     ledger: Ledger,
@@ -52,25 +60,25 @@ def guarantee(
     assumptions: Sequence[str] = (),
     split: str = "",
     rounded: str = "",
+    earlier: Sequence[Spent] = (),
 ) -> str:
     """Return what holds, between which neighbours, by which mechanism, what is assumed and what is not covered.
 
-    `split` says what of a step's noise goes where, `rounded` what is not covered of the rounding of gradients.
+    `split` says what of a step's noise goes where, `rounded` what is not covered of the rounding of gradients, and
+    `earlier` are the runs that this one goes on from.
     """
     if repeatable:
         return (
             "not private: the noise or the batches follow from a fixed seed (privacy.noise_seed or "
             "data.sampling_seed), and whoever knows the seed can remove the noise"
         )
-    epsilon, sampling = ledger.epsilon(plan.delta), plan.sampling
+    epsilon, sampling = together(earlier).after_all(ledger.events).epsilon(plan.delta), plan.sampling
     if math.isinf(epsilon):
         return f"not private: noise multiplier {plan.sigma:g} gives no finite epsilon"
     unit, units = UNITS[sampling.unit], f"{sampling.unit}s"
-    neighbours = (
-        f"{unit.present} (with the number of {units}, and so the rate, held fixed)"
-        if sampling.kind == "poisson"
-        else unit.replaced
-    )
+    neighbours = neighbours_of(sampling)
+    if sampling.kind == "poisson":
+        neighbours += f" (with the number of {units}, and so the rate, held fixed)"
     law = (
         f"Poisson sampling of {units} at rate {sampling.rate:.6g}"
         if sampling.kind == "poisson"
@@ -93,15 +101,23 @@ def guarantee(
     risky = plan.delta * sampling.users > 1.01
     caution = f", and δ above 1 / {units} allows that some are published outright" if risky else ""
     public = "; ".join(assumptions) or f"the number of {units} ({sampling.users})"
+    covered, after, left_out, first = "this run", "", "", ""
+    if earlier:
+        days = dict.fromkeys((one.began or "")[:10] for one in (earlier[0], earlier[-1]))
+        neighbours += ", in the data of all runs at once"
+        covered = f"this run and of the {count_of(earlier)} that it goes on from ({' to '.join(days)}), together"
+        after = f", after the events of these; this run alone has ε = {round_up(ledger.epsilon(plan.delta))}"
+        public += f"; the days of all runs; of the earlier ones what they assumed, such as their numbers of {units}"
+        left_out, first = "what the earlier runs do not cover, ", " of the first run"
     return (
         f"({round_up(epsilon)}, {round_up(plan.delta)})-differential privacy per {sampling.unit}, "
-        f"where neighbouring data sets differ by {neighbours}, for the models in the checkpoints of this run: "
+        f"where neighbouring data sets differ by {neighbours}, for the models in the checkpoints of {covered}: "
         f"{before}{steps} step{'s' * (steps != 1)} of Gaussian noise with multiplier {plan.sigma:.6g} on "
         f"per-{sampling.unit} gradients clipped to norm {clipping.max_norm:g} ({clipping.mode}){split}, "
-        f"{law}{caution}; assumed public: {public}; not covered: {unit.not_covered}, "
-        f"{rounded}"
-        "the weights that training began from, the choice of hyper-parameters or of a checkpoint by such metrics, and "
-        "errors that stop a run"
+        f"{law}{caution}{after}; assumed public: {public}; not covered: {unit.not_covered}, "
+        f"{rounded}{left_out}"
+        f"the weights that training{first} began from, the choice of hyper-parameters or of a checkpoint by such "
+        "metrics, and errors that stop a run"
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dprec.accounting.budget import PrivacyBudget
+from dprec.accounting.chain import Ceiling, Spent, now, refuse_other_epsilon, together
 from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
 from dprec.accounting.plan import Plan, refuse_change, refuse_part, refuse_unrecorded, run_settings
@@ -16,7 +17,7 @@ from dprec.accounting.sampling import Sampler, Sampling
 from dprec.errors import UserError, refuse_other_kinds
 from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise
-from dprec.privacy.guarantee import COARSE_GRADIENTS, UNEVEN_GRADIENTS, guarantee
+from dprec.privacy.guarantee import COARSE_GRADIENTS, UNEVEN_GRADIENTS, guarantee, neighbours_of
 from dprec.sparsity.rows.kinds import Strategy
 from dprec.sparsity.rows.row_rules import RowRules
 
@@ -34,18 +35,21 @@ class PrivateRun:
         noise_seed: int | None = None,
         sparsity: Strategy | list[Strategy] | None = None,
         verify: float = 0.02,
+        budget_over_time: dict[str, float] | None = None,
     ) -> None:
         refuse_other_kinds(PrivateRun.__init__, locals())
         super().__init__()
         self.rules = RowRules(_strategies(sparsity))
-        if epsilon is None and noise_multiplier is None:
+        if epsilon is None and noise_multiplier is None and budget_over_time is None:
             raise UserError(
                 "privacy has neither epsilon nor noise_multiplier: give one, or leave the privacy block out"
             )
+        self._budget = None if budget_over_time is None else budget_in_days(budget_over_time)
         if noise_multiplier is not None and not 0 <= noise_multiplier < float("inf"):
             raise UserError(f"privacy.noise_multiplier is {noise_multiplier}: give a finite number from 0 up")
-        if epsilon is not None and self.rules.broken:
-            raise UserError(f"privacy.epsilon is {epsilon:g}, but {self.rules.broken}: give noise_multiplier alone")
+        bounded = "epsilon" if epsilon is not None else "budget_over_time" if self._budget else None
+        if bounded and self.rules.broken:
+            raise UserError(f"privacy.{bounded} is given, but {self.rules.broken}: give noise_multiplier alone")
         if not 0 <= verify <= 1:
             raise UserError(f"privacy.verify is {verify}: give a share of the time from 0 to 1")
         # Made here because it refuses an ε or δ that makes no sense.
@@ -63,7 +67,10 @@ class PrivateRun:
             "clipping": clipping,
             "max_norm": max_norm,
             "sparsity": self.rules.settings(),
+            "budget_over_time": self._budget,
         }
+        self.began = now()  # public
+        self.earlier: list[Spent] = []  # what the runs have spent that this one goes on from
         self._bought: tuple[Event, ...] = ()  # events on record before the plan: those of a private catalogue
         self._bought_now = False  # by this process
         self._plan: Plan | None = None
@@ -95,14 +102,26 @@ class PrivateRun:
         return self.planned.sampling
 
     @property
+    def joint_ledger(self) -> Ledger:
+        """Everything recorded so far, by this run and those that it goes on from."""
+        return together(self.earlier).after_all(self.ledger.events)
+
+    @property
     def spent(self) -> float:
         """ε of everything recorded so far, the figure that is reported."""
-        return math.inf if self.rules.broken else self.ledger.epsilon(self.delta)
+        return math.inf if self.rules.broken else self.joint_ledger.epsilon(self.delta)
 
     @property
     def spent_at_most(self) -> float:
         """A slightly larger ε that costs ten times less: for progress."""
-        return math.inf if self.rules.broken else self.ledger.epsilon(self.delta, COARSE_GRID)
+        return math.inf if self.rules.broken else self.joint_ledger.epsilon(self.delta, COARSE_GRID)
+
+    @property
+    def limit(self) -> float | None:
+        """What `spent` is bound by: a ceiling of all runs together, or the budget of a run that goes on from none."""
+        if self._budget is not None:
+            return self._budget["epsilon"]
+        return None if self.earlier else self.epsilon
 
     @property
     def repeatable(self) -> bool:
@@ -115,6 +134,36 @@ class PrivateRun:
             raise UserError("a private catalogue is paid for with a share of privacy.epsilon, so give privacy.epsilon")
         delta = self._given["delta"]
         return PrivateCatalogue.of(PrivacyBudget(self.epsilon, 1 / max(2, users) if delta is None else delta), share)
+
+    def continue_from(self, promise: Mapping[str, Any], run: str = "the earlier run") -> None:
+        """Go on from a run: from now on all that is stated holds for both together, and all runs before them.
+
+        A person may be in the data of each, so all their events compose. Call it before training begins.
+
+        Args:
+            promise: of the earlier run: what its `promise()` returned, or the content of its privacy.json.
+            run: what to call it.
+        """
+        earlier = Spent.all_of(promise, run)
+        refuse_other_epsilon(promise, earlier)
+        if self._plan is not None:
+            raise UserError("continue_from comes before training begins: call it first")
+        if self.began <= (before := earlier[-1].began or ""):
+            raise UserError(f"{run} began at {before}, which is not before now: continue the newest run, set the clock")
+        self.earlier = earlier
+
+    @property
+    def chain(self) -> dict[str, Any]:
+        """JSON-able: what is public of this run, and what those have spent that it goes on from."""
+        earlier = [spent.state_dict() for spent in self.earlier]
+        return {"began": self.began, "users": self.sampling.users, **({"earlier": earlier} if earlier else {})}
+
+    def restore_chain(self, kept: Mapping[str, Any]) -> None:
+        """Take over when a resumed run began, and what it goes on from."""
+        earlier = [*map(Spent.from_state, kept.get("earlier", ()))]
+        if self.earlier and [one.began for one in self.earlier] != [one.began for one in earlier]:
+            raise UserError("the checkpoint's run goes on from other runs: leave out continue_from, or start a new run")
+        self.began, self.earlier = kept.get("began", self.began), earlier
 
     def begin_with(self, events: Sequence[Event], on_record: bool = False) -> None:
         """Take events from before the plan, and record them, unless a checkpoint's ledger has them (`on_record`)."""
@@ -133,7 +182,18 @@ class PrivateRun:
         if old is not None and self.steps:  # noise that was drawn is not planned anew
             delta, sigma = old.delta, old.sigma
         self._length = steps
-        self._plan = Plan.of(sampling, steps, self.epsilon, delta, sigma, releases, self._bought)
+        neighbours = neighbours_of(sampling)
+        if self.earlier and not neighbours.startswith(before := self.earlier[-1].neighbours):
+            raise UserError(f"the earlier runs are about {before}, this one about {neighbours}: keep unit and sampling")
+        earlier, ceiling = together(self.earlier).events, self._ceiling()
+        self._plan = Plan.of(
+            sampling, steps, self.epsilon, delta, sigma, releases, self._bought, earlier=earlier, ceiling=ceiling
+        )
+
+    def _ceiling(self) -> Ceiling | None:
+        if self._budget is None:
+            return None
+        return Ceiling.of(self._budget, (self.earlier[0].began if self.earlier else None) or self.began, self.began)
 
     def epsilon_after(self, steps: int) -> float:
         """ε of a whole run of this many steps, as planned, with what the model releases before them."""
@@ -146,7 +206,15 @@ class PrivateRun:
         told = self.rules.phrase(self.planned.sigma)
         rounded = (COARSE_GRADIENTS if self.coarse else "") + (UNEVEN_GRADIENTS if self.uneven else "")
         return guarantee(
-            self.planned, self.ledger, self.clipping, self.steps, self.repeatable, assumptions, told, rounded
+            self.planned,
+            self.ledger,
+            self.clipping,
+            self.steps,
+            self.repeatable,
+            assumptions,
+            told,
+            rounded,
+            self.earlier,
         )
 
     @property
@@ -157,7 +225,7 @@ class PrivateRun:
     def promise(self, assumptions: Sequence[str] = ()) -> dict[str, Any]:
         """Return the guarantee in words and in numbers, with the ledger it follows from."""
         told = {"guarantee": self.guarantee(assumptions), **self.spending, "assumed_public": [*assumptions]}
-        return told | self.ledger.state_dict()
+        return told | self.chain | self.ledger.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -167,6 +235,7 @@ class PrivateRun:
             "uneven": self.uneven,
             "settings": run_settings(self._given, self.planned, self.noise.seeded),
             "sparsity": self.rules.state_dict(),
+            "chain": self.chain,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -180,6 +249,7 @@ class PrivateRun:
                 "choice alone: keep that one, settle_catalogue(data, privacy, torch.load(CHECKPOINT))"
             )
         self._resumed = old
+        self.restore_chain(state_dict.get("chain", {}))
         self.rules.load_state_dict(state_dict.get("sparsity", []))
         self.ledger.load_state_dict(state_dict["ledger"])
         self.steps = int(state_dict["steps"])
@@ -187,7 +257,16 @@ class PrivateRun:
         self.uneven = bool(state_dict.get("uneven", False))
         sampling = Sampling.from_settings(old) if self._plan is None else self._plan.sampling
         releases = {} if self._plan is None else self._plan.releases
-        self._plan = Plan(sampling, self.epsilon, old["delta"], old["sigma"], releases, self._bought)
+        self._plan = Plan(
+            sampling,
+            self.epsilon,
+            old["delta"],
+            old["sigma"],
+            releases,
+            self._bought,
+            together(self.earlier).events,
+            self._ceiling(),
+        )
         refuse_unrecorded(self.steps, self.ledger, sampling)
 
     def start(self, taken: int, total: int) -> int:
@@ -225,6 +304,13 @@ class PrivateRun:
         self._first = False
         self.noise.at(self.steps)
         self.steps += 1
+
+
+def budget_in_days(given: Mapping[str, float]) -> dict[str, float]:
+    """Return privacy.budget_over_time as numbers; refuse another form."""
+    if set(given) != {"epsilon", "days"} or not all(0 < value < math.inf for value in given.values()):
+        raise UserError(f"privacy.budget_over_time is {dict(given)}: give it an epsilon and days, such as 8 and 365")
+    return {name: float(value) for name, value in given.items()}
 
 
 def _strategies(given: Any) -> list[Strategy]:

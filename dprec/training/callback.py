@@ -42,6 +42,9 @@ class Privacy(PrivateRun, Callback):
         noise_seed: repeatable noise for tests. Whoever knows it can remove the noise: the run is not private.
         verify: the share of the time that checks of random steps may take (`dprec.verify.self_check`); 0 for none.
         sparsity: strategies for the rows of embedding tables, in order (`dprec.sparsity`). None: dense noise.
+        budget_over_time: {"epsilon": 8, "days": 365}: the most that this run and those that it goes on from
+            (`continue_from`) may spend together in so many days. Without `epsilon` and `noise_multiplier`, this run
+            gets the share of one of the days that are left.
 
     >>> import pytorch_lightning as pl
     >>> import torch

@@ -47,6 +47,7 @@ def private(
     epochs: float | None = None,
     steps: int | None = None,
     loader: Mapping[str, Any] | None = None,
+    continue_from: Mapping[str, Any] | None = None,
     **privacy: Any,
 ) -> Training:
     """Return the private training of a model: iterate over it, and step with each batch.
@@ -61,6 +62,7 @@ def private(
         epochs: how often a user is drawn, on average. Give this or `steps`.
         steps: of the whole run.
         loader: options of `dprec.training.loaders.private_loader`: max_users, tokens, collate_fn, num_workers, ...
+        continue_from: `promise()` of an earlier run of the same model: what is stated then holds for both together.
         privacy: other arguments of `Privacy`: delta, noise_multiplier, clipping, max_norm, sparsity, verify, ...
 
     >>> import torch
@@ -79,6 +81,8 @@ def private(
     if not isinstance(model, nn.Module):
         raise UserError(f"the model is a {type(model).__name__}: give one torch.nn.Module")
     run = PrivateRun(epsilon=epsilon, **privacy)
+    if continue_from is not None:
+        run.continue_from(continue_from)
     made = private_loader(data, expected_batch, **(loader or {}))
     if losses is None:
         refuse_without(model, Model, "write it, or give losses, a function that does")
@@ -150,6 +154,10 @@ class Training:
         units = f"{self.run.sampling.unit}s"
         first = list(assumptions) or [f"the number of {units} ({self.run.sampling.users})"]
         return self.run.guarantee([*first, f"what the script wrote to {', '.join(self._written)} between steps"])
+
+    def promise(self, assumptions: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the same, JSON-able, with ε and the ledger: for `continue_from` of the next run of this model."""
+        return {**self.run.promise(assumptions), "guarantee": self.guarantee(assumptions)}
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Yield the batches of all steps that are left."""
