@@ -152,6 +152,7 @@ class Sequences(SampledData):
         self._frame: Any = None
         self._source: Source[Interactions] | None = None
         self._chosen: Catalogue | None = None
+        self._first: list[str] = []  # the items of an earlier run, which keep their numbers
         self._loaded: SplitLog | None = None
 
     @classmethod
@@ -177,13 +178,13 @@ class Sequences(SampledData):
             given = self._given_catalogue()
             source = self._opened()
             if source.notice is not None and given is None:
-                given = Catalogue(source.found.item_ids)  # a stand-in has the size that was asked for
+                given = self._with_first(source.found.item_ids)  # a stand-in has the size that was asked for
             if self.how.context is not None and source.found.context is None:
                 raise UserError(
                     f"data.context names columns of a log of your own, and {source.name} is none: set data.path to "
                     "the log, or leave data.context out"
                 )
-            self._loaded = self.protocol.load(source, self.min_events, given)
+            self._loaded = self.protocol.load(source, self.min_events, given, self._first)
             self._source = None  # the raw events are not needed any more
         return self._loaded
 
@@ -206,7 +207,7 @@ class Sequences(SampledData):
         if self.catalogue_from == FROM_DATA:
             return None
         if self.catalogue_from != PRIVATE:
-            return Catalogue.read(self.catalogue_from)
+            return self._with_first(Catalogue.read(self.catalogue_from).ids)
         if self._chosen is None:
             raise UserError(
                 "data.catalogue is private, but no release has chosen it: use dprec.fit, or in Python call "
@@ -225,8 +226,15 @@ class Sequences(SampledData):
         return self._opened().found
 
     def choose(self, ids: Sequence[str]) -> None:
-        """Use these raw ids as the catalogue."""
-        self._chosen = Catalogue(ids)
+        """Use these raw ids as the catalogue, after those of an earlier run."""
+        self._chosen = self._with_first(ids)
+
+    def begin_with(self, ids: Sequence[str]) -> None:
+        """Number these items first, as an earlier run did whose model is trained further; others follow them."""
+        self._first = list(ids)
+
+    def _with_first(self, ids: Sequence[str]) -> Catalogue:
+        return Catalogue([*dict.fromkeys([*self._first, *ids])] if self._first else ids)
 
     def state_dict(self) -> dict[str, Any]:
         """Of a choice that was paid for, so that whoever goes on can keep it."""
@@ -313,6 +321,7 @@ class Sequences(SampledData):
             whose = f"at least {self.min_events} users" if self.load().items_filtered else "anybody"
             assumed.append(
                 f"the item catalogue, although it lists the items that {whose} in this data saw, without noise"
+                + (", after those of the run before" if self._first else "")
             )
         elif self.catalogue_from != PRIVATE:
             assumed.append(f"the item catalogue, read from {self.catalogue_from}")

@@ -113,7 +113,9 @@ class Filtered(NamedTuple):
     parts: np.ndarray  # (N, 3) how many events of each are for training, validation and the test
 
 
-def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalogue | None = None) -> Filtered:
+def build_histories(
+    events: Interactions, min_events: int = 5, catalogue: Catalogue | None = None, first: Sequence[str] = ()
+) -> Filtered:
     """Filter events and number items 1..V. Of held-out events those stay whose users and items training knows.
 
     Without a catalogue, an event stays if its user has at least `min_events` events and its item at least as many
@@ -122,13 +124,18 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
     events with other items are dropped first, and then only users are filtered, each by their own events. Users with
     fewer than two events left have no transition and are dropped. `min_events` 0 or 1 switches the filter off.
 
+    Items `first` pass the filter and are numbered first, whether they are in the log or not.
+
     Reads some users at a time, twice, and writes what stays to a file if the log is mapped from one.
     """
     if min_events < 0:
         raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
     given = catalogue is not None
     known = None if catalogue is None else np.array([catalogue.index(raw) or 0 for raw in events.item_ids], np.int32)
+    older = Catalogue(first)
     passes = _met(events) >= max(1, min_events) if known is None else known > 0
+    if known is None and first:
+        passes |= np.array([older.index(raw) is not None for raw in events.item_ids])
     before = events.lengths  # (N,) of each user
     left, stays = np.empty_like(before), np.empty(len(before), dtype=bool)  # those whose items pass; who stays
     there = np.zeros(len(passes), dtype=bool)  # items of the events that stay
@@ -139,9 +146,10 @@ def build_histories(events: Interactions, min_events: int = 5, catalogue: Catalo
         there[portion.items[passing & stays[own][portion.user]]] = True
     _refuse_nothing_left(events, before, passes, stays, min_events, given)
     if catalogue is None or known is None:
+        found = [events.item_ids[place] for place in np.flatnonzero(there)]
+        catalogue = Catalogue([*first, *(raw for raw in found if older.index(raw) is None)])
         known = np.zeros(len(passes), dtype=np.int32)
-        known[there] = np.arange(1, int(there.sum()) + 1)
-        catalogue = Catalogue([events.item_ids[place] for place in np.flatnonzero(there)])
+        known[there] = np.array(catalogue.numbers([found])[0]) if first else np.arange(1, len(found) + 1)
     store, parts = ColumnStore(events.folder, nameless=True), np.zeros((len(before), 3), dtype=np.int64)
     later = 0  # held-out events of those who stay
     for portion in events.portions():

@@ -7,7 +7,7 @@ They apply before anything else is done, so nothing that training counts, or tak
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -292,12 +292,17 @@ class Protocol:
             return f"the last item of {self.test_users:g} of the users, who take no part in training"
         return "each user's last item"
 
-    def load(self, source: Source[Interactions], least: int, given: Catalogue | None) -> SplitLog:
-        """Filter, number and hold out; `least` is data.min_events, `given` a catalogue from elsewhere."""
+    def load(
+        self, source: Source[Interactions], least: int, given: Catalogue | None, first: Sequence[str] = ()
+    ) -> SplitLog:
+        """Filter, number and hold out; `least` is data.min_events, `given` a catalogue from elsewhere.
+
+        Without one, items `first` are numbered first.
+        """
         found, rule = source.found, self.events
         if rule is not None:
             rule.refuse_all_or_nothing(found)
-        kept = build_histories(found, least, given)
+        kept = build_histories(found, least, given, first)
         if len(kept.catalogue) < 2:
             raise UserError(
                 f"the catalogue has {len(kept.catalogue)} item, so there is nothing to rank: "
