@@ -14,7 +14,8 @@ from dprec.cli.command import Command
 def options(parser: ArgumentParser) -> None:
     add_recipes(parser)
     parser.add_argument("--resume", help="continue the run in this folder; Ctrl-C and SIGTERM save it after a step")
-    parser.add_argument("--trust", action="append", default=[], help="with --resume: your modules that the run uses")
+    parser.add_argument("--continue-from", help="train the model of this run further, or of the last one in a folder")
+    parser.add_argument("--trust", action="append", default=[], help="with either: your modules that the run uses")
     parser.add_argument("--print_config", nargs="?", help="print the settings and stop")  # given as --print_config=
     parser.add_argument("--help-all", action="store_true", help="list every setting of the recipe's classes")
 
@@ -24,6 +25,7 @@ def fit(line: CommandLine, console: Console) -> None:
 
       dprec fit recipes/quickstart.yaml --privacy.epsilon 4 --out runs/eps4
       dprec fit --resume runs/eps4
+      dprec fit --continue-from runs/eps4 --data.path newer_log.csv --out runs/eps4-tuesday
 
     Every setting of a recipe is an option, which replaces the recipe's: --data.path my_log.csv, --model.dim 32,
     --model GRU, --model my_module.MyModel, --privacy.epsilon 4, --privacy null, --trainer.max_epochs 5,
@@ -34,12 +36,13 @@ def fit(line: CommandLine, console: Console) -> None:
     from dprec.reporting.pages import write_report
     from dprec.run.console import notice_box
     from dprec.run.experiment import Experiment, resume, start
-    from dprec.run.saved.resume import folder_to_resume, stored_settings
+    from dprec.run.saved.resume import begin_from, folder_to_resume, stored_settings
 
     if line.options.help_all:
         print(full_help(line))
         return
     run, trusted = folder_to_resume(line), listed(line.options.trust)
+    begin_from(line, trusted)
     if line.options.print_config is not None:
         print((parse(line) if run is None else stored_settings(line, run, trusted)[0]).to_yaml(), end="")
         return

@@ -96,7 +96,9 @@ def asked_systems(line: CommandLine) -> list[System]:
     """The recipe last, after the same without privacy and those that `--noise`, `--strategies`, `--beside` name."""
     beside, noise = line.options.beside, line.options.noise
     strategies = line.options.strategies.split(",") if line.options.strategies else []
-    tree = parse(line).tree
+    settings = parse(line)
+    settings.refuse_chain("audit")
+    tree = settings.tree
     if tree["data"]["init_args"].get("context") is not None:  # before a folder is taken or a log is read
         raise UserError(WITH_CONTEXT)
     privacy = tree["privacy"]

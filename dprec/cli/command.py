@@ -137,7 +137,7 @@ class Command:
             print(parser.format_help(), end="")
             return
         line = (CommandLine.read if self.settings else CommandLine.of_options)(words, parser)
-        begins = not (line.recipes or line.options.get("resume") or line.options.get("help_all"))
+        begins = not (line.recipes or any(map(line.options.get, ("resume", "continue_from", "help_all"))))
         if "recipe" in line.options and begins:
             raise UserError(f"no recipe given: python -m dprec.{self.do.__name__} quickstart")
         if self.settings:

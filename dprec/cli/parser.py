@@ -69,6 +69,9 @@ def recipe_parser(classes: Mapping[str, type]) -> jsonargparse.ArgumentParser:
     parser.add_argument("--name", type=str | None, default=None, help="Name of the run.")
     parser.add_argument("--out", type=str | None, default=None, help="Run folder.")
     parser.add_argument(
+        "--continue_from", type=str | None, default=None, help="Run whose model is trained further, or folder of runs."
+    )
+    parser.add_argument(
         "--checkpoint_every", type=int, default=50, help="Steps between two checkpoints; 0: only the last."
     )
     parser.add_argument(
@@ -133,6 +136,10 @@ class Settings:
             if not said:
                 raise
             raise UserError(said[0]) from None
+
+    def refuse_chain(self, command: str) -> None:
+        if self.tree["continue_from"] is not None:
+            raise UserError(f"{command} takes no run to go on from: leave continue_from out")
 
     def to_store(self) -> dict[str, Any]:
         """The tree as people write it, without default classes and the trainer's defaults."""

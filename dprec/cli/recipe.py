@@ -13,7 +13,7 @@ from dprec.errors import UserError
 from dprec.lightning import with_own_names
 
 GROUPS = ("data", "model", "privacy", "trainer")
-TOP_LEVEL = ("name", "seed", "out", "checkpoint_every", "metrics", "baselines")
+TOP_LEVEL = ("name", "seed", "out", "continue_from", "checkpoint_every", "metrics", "baselines")
 OWN = ("dprec.models", "dprec.data")
 # Arguments of models that went, with what a run's folder has of them where nobody had set them.
 GONE = {"shard_tables": False, "tables_on": "device"}

@@ -18,6 +18,7 @@ class DescribedRecommender(Recommender):
 
     described: DescribedItems
     popularity_columns = 2
+    goes_on = False  # what is trained is about the axes of one description
 
     @property
     def releases(self) -> tuple[Release, ...]:

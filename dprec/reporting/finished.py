@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dprec.accounting.chain import Spent, together
 from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
@@ -90,14 +91,15 @@ class Finished:
         """ε after parts of training, releases before it included; but for the last, upper bounds on a coarse grid."""
         if not self.private:
             return []
-        before = {event: count for event, count in self.events if event.what != "training"}
+        earlier = together([*map(Spent.from_state, self.privacy.get("earlier", ()))])
+        before = earlier.after_all({event: count for event, count in self.events if event.what != "training"})
         steps = {event: count for event, count in self.events if event.what == "training"}
         total, delta = sum(steps.values()), float(self.metrics["delta"])
         whole = float(self.metrics["epsilon"])
         curve: Curve = []
         for part in (0.0, 1 / max(total, POINTS), *(place / POINTS for place in range(1, POINTS))):
             done = {event: round(count * part) for event, count in steps.items()}
-            epsilon = Ledger(before).after_all(done).epsilon(delta, resolution=COARSE_GRID)
+            epsilon = before.after_all(done).epsilon(delta, resolution=COARSE_GRID)
             curve.append((sum(done.values()), min(epsilon, whole)))
         return [*dict(curve).items(), (total, whole)] if total else []
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from dprec.accounting.chain import count_of
 from dprec.accounting.ledger import round_up
 from dprec.run.saved.folder import RunFolder
 
@@ -162,13 +163,15 @@ def promise(privacy: Privacy | None, steps: int) -> str:
         return "NOT PRIVATE: no privacy block"
     if privacy.repeatable:
         return "NOT PRIVATE: privacy.noise_seed or data.sampling_seed is set"
-    epsilon = privacy.epsilon_after(steps) if privacy.epsilon is None else privacy.epsilon
+    known = privacy.epsilon if privacy.epsilon == privacy.limit else None
+    epsilon = privacy.epsilon_after(steps) if known is None else known
     if privacy.rules.broken:
         return f"NOT PRIVATE: {privacy.rules.broken}"
     if not math.isfinite(epsilon):
         return f"NOT PRIVATE: noise multiplier {privacy.sigma:g}"
+    before = f", together with {count_of(privacy.earlier)}" if privacy.earlier else ""
     return (
-        f"private: epsilon <= {round_up(epsilon)} at delta {round_up(privacy.delta)}, "
+        f"private{before}: epsilon <= {round_up(epsilon)} at delta {round_up(privacy.delta)}, "
         f"noise multiplier {privacy.sigma:.3g}, {steps} step{'s' * (steps != 1)}; "
         f"the unit is one {privacy.sampling.unit}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from dprec.run.console import (
 )
 from dprec.run.planning import fit_batch, settle_catalogue, sizes_for, total_steps
 from dprec.run.process import keep_freed_memory, one_line_of_a_card, stopped_after_a_step
+from dprec.run.saved.earlier import EarlierRun
 from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, training_alone, write_json, write_private_json
 from dprec.run.saved.resume import refuse_other_content, refuse_other_data, resume_command, stored_settings
 from dprec.run.tasks import RESAMPLED, task_of
@@ -61,6 +62,7 @@ class Experiment:
         if checkpoint is None:
             model.check_files(tree["model"]["init_args"])
         self.data: Any = settings.make("data")
+        self._continue(tree["continue_from"], checkpoint)
         settle_catalogue(self.data, self.privacy, checkpoint)
         self.data.setup("fit")
         fit_batch(settings, self.data)
@@ -70,8 +72,33 @@ class Experiment:
         pl.seed_everything(tree["seed"], verbose=False)
         self.model: Learner = settings.make("model", self.sizes, self.kind_of_model(model))
         self.task.refuse_unmeasurable(self.model, self.data, self.metrics)
+        if self.earlier is not None:
+            self.earlier.refuse_other(self._facts(), self.data)
+            if self.model.goes_on:
+                self.earlier.hand_on(self.model)
         if self.privacy is not None:
             self.privacy.plan(self.batches, self.steps, self.model.releases)
+
+    def _continue(self, named: str | None, checkpoint: Mapping[str, Any] | None) -> None:
+        """Take over items and ledger of the run that this one goes on from, or that a resumed one went on from."""
+        self.earlier = EarlierRun.read(named) if named is not None and checkpoint is None else None
+        self.first_items: list[str] = []
+        if self.earlier is not None:
+            self.settings.tree["continue_from"] = str(self.earlier.folder.path)
+            self.first_items = self.earlier.items
+            if self.privacy is not None:
+                self.privacy.continue_from(self.earlier.promise, str(self.earlier.folder.path))
+        elif named is not None and checkpoint is not None:
+            ours = checkpoint["dprec"]
+            self.first_items = ours.get("catalogue", [])[: ours.get("first_items", 0)]
+            if self.privacy is not None:
+                self.privacy.restore_chain(ours["guarantee"])
+        if self.first_items and hasattr(self.data, "begin_with"):
+            self.data.begin_with(self.first_items)
+
+    def going_on_in(self, run: RunFolder) -> AbstractContextManager[None]:
+        """Hold the run that this one goes on from, if it does."""
+        return nullcontext() if self.earlier is None or not first_process() else self.earlier.continued_in(run)
 
     def kind_of_model(self, cls: type[Learner]) -> type[Learner]:
         """The class to train in place of the named one."""
@@ -128,6 +155,11 @@ class Experiment:
             console.print(data_table(summary, f"{self.data.name}: exact counts, not private"))
             for hint in hints_of(summary):
                 console.print(hint, soft_wrap=True)
+        if self.earlier is not None:
+            self.earlier.refuse_older(summary or {}, content)
+            known, anew = len(self.first_items), "" if self.model.goes_on else "; the model describes all items anew"
+            more = f", {known:,} items keep their rows, {self.sizes['items'] - 1 - known:,} new" if known else ""
+            console.print(f"goes on from {self.earlier.folder.path}{more}{anew}", soft_wrap=True)
         if private := {**(summary or {}), **({} if content is None else {"content": content})}:
             write_private_json(run.data, private)
         save = SaveRun(run, self._facts(), self._guarantee_so_far, self.settings.tree["checkpoint_every"])
@@ -236,6 +268,7 @@ class Experiment:
             "identity": self.identity,
             "metrics": tree["metrics"],
             "baselines": tree["baselines"],
+            "first_items": len(self.first_items),
         }
 
     def _data_settings(self) -> dict[str, Any]:
@@ -246,7 +279,7 @@ class Experiment:
 
     def _guarantee_so_far(self) -> dict[str, Any]:
         """The content of privacy.json and of a checkpoint about the guarantee so far."""
-        ledger = {} if self.privacy is None else self.privacy.ledger.state_dict()
+        ledger = {} if self.privacy is None else self.privacy.chain | self.privacy.ledger.state_dict()
         return {
             "guarantee": self.guarantee,
             **self.spending(),
@@ -282,7 +315,7 @@ def start(settings: Settings, console: Console, kind: type[Kind]) -> Kind:
         experiment.train(run, console)
         return experiment
     run.claim(settings.to_yaml())
-    with training_alone(run.config):
+    with experiment.going_on_in(run), training_alone(run.config):
         try:
             with full_disk_is_one_line(run):
                 experiment.train(run, console)
@@ -296,12 +329,13 @@ def resume(line: CommandLine, run: RunFolder, console: Console, kind: type[Kind]
     """Continue an interrupted run; read its checkpoint only after no other process can write one."""
     with training_alone(run.config) if first_process() else nullcontext():
         run.refuse_if_finished()
+        run.refuse_if_continued()
         if first_process():
             run.clear_parts()
         settings, checkpoint = stored_settings(line, run, trusted)
         experiment = kind(settings, checkpoint)
         if checkpoint is None and first_process():
             console.print(f"{run.path} has no checkpoint: it begins again", soft_wrap=True)
-        with full_disk_is_one_line(run):
+        with experiment.going_on_in(run), full_disk_is_one_line(run):
             experiment.train(run, console, checkpoint)
     return experiment

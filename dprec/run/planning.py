@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from dprec.models import Learner
 from dprec.models.learning.kept import path_of
 from dprec.notices import say
 from dprec.run.console import notice_box, warning_of_delta
+from dprec.run.saved.earlier import EarlierRun
 from dprec.run.tasks import task_of
 from dprec.sparsity import AdaFEST
 from dprec.training.callback import Privacy
@@ -87,6 +89,8 @@ def planned_run(settings: Settings, users: int | None = None, items: int | None 
     privacy: Privacy = settings.make("privacy")
     if privacy.rules.broken:
         raise UserError(f"there is no ε to plan: {privacy.rules.broken}")
+    if (named := tree["continue_from"]) is not None:
+        privacy.continue_from(EarlierRun.read(named).promise, named)
     model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
     notice, data = None, None
     if users is None:
@@ -109,8 +113,8 @@ def planned_run(settings: Settings, users: int | None = None, items: int | None 
     # On the way by a coarse grid, of which the last decimal may be 1 too high: that is ten times faster.
     after = [{"steps": done, "epsilon": privacy.planned.epsilon_after(done, COARSE_GRID)} for done in tenths[:-1]]
     after.append({"steps": tenths[-1], "epsilon": privacy.epsilon_after(tenths[-1])})
-    dear = privacy.epsilon is not None and privacy.planned.epsilon_after(1, COARSE_GRID) > privacy.epsilon
-    if dear and privacy.epsilon_after(1) > float(privacy.epsilon or 0):
+    one, most = privacy.planned.ledger_after(1), privacy.epsilon or math.inf
+    if one.epsilon(privacy.delta, COARSE_GRID) > most and one.epsilon(privacy.delta) > most:
         raise privacy.planned.too_dear()
     releases = (*privacy.planned.before[:1], *privacy.planned.releases.values())
     return {

@@ -135,7 +135,7 @@ class TrainingProgress(pl.Callback):
 
     def _facts(self, trainer: pl.Trainer, step: int) -> Iterator[str]:
         if self.privacy is not None:
-            of = "" if self.privacy.epsilon is None else f" of {self.privacy.epsilon:g}"
+            of = "" if self.privacy.limit is None else f" of {self.privacy.limit:g}"
             yield f"ε {self.privacy.spent_at_most:.2f}{of}"
         metrics = trainer.callback_metrics
         if "loss_not_private" in metrics:

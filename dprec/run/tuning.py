@@ -97,6 +97,7 @@ class Tuning:
                 "data.catalogue is private, and each run would choose another: give a file, or leave it out"
             )
         for each in settings:
+            each.refuse_chain("tune")
             _refuse_other_log(each.tree["data"], settings[0].tree["data"])
         experiments = [Experiment(each) for each in settings]
         first, plans = experiments[0], list[tuple[Plan, int]]()

@@ -60,6 +60,7 @@ class Learner(LightningModule):
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
+    goes_on: ClassVar[bool] = True  # whether a run goes on with the weights of an earlier one; else it makes them anew
     metrics: Any  # a `Metric` of the held-out batches, under the names by which they are logged
 
     def __init__(

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,12 @@ class RunFolder:
         return self.path / "privacy.json"
 
     @property
+    def promise(self) -> dict[str, Any]:
+        """The content of privacy.json; older versions did not say when a run began, but when the file was written."""
+        written = datetime.fromtimestamp(self.privacy.stat().st_mtime, timezone.utc).isoformat()
+        return {"began": written, **json.loads(self.privacy.read_text(encoding="utf-8"))}
+
+    @property
     def checkpoint(self) -> Path:
         return self.path / "checkpoints" / "last.ckpt"
 
@@ -58,12 +65,30 @@ class RunFolder:
         return self.path / "logs" / "resampled.json"
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What is in `data`, where it is recorded."""
+        try:
+            return dict(json.loads(self.data.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    @property
     def content(self) -> str | None:
         """The hash of the records that the run began with, where it is recorded."""
-        try:
-            return str(json.loads(self.data.read_text(encoding="utf-8"))["content"])
-        except (OSError, ValueError, KeyError, TypeError):
+        return self.facts.get("content")
+
+    @property
+    def next(self) -> Path:
+        """The note of where another run goes on from this one, relative to this folder."""
+        return self.path / "next"
+
+    @property
+    def goes_on_in(self) -> Path | None:
+        """The folder of that run; one that stopped before its first checkpoint does not count: it released nothing."""
+        if not self.next.is_file():
             return None
+        path = Path(os.path.normpath(self.path / self.next.read_text(encoding="utf-8").strip()))
+        return None if RunFolder(path).config.is_file() and not RunFolder(path).checkpoint.is_file() else path
 
     @property
     def report(self) -> Path:
@@ -128,6 +153,16 @@ class RunFolder:
     def refuse_if_finished(self) -> None:
         if self.metrics.exists():
             raise UserError(f"the run in {self.path} is finished: give another --out to train again")
+
+    def refuse_if_continued(self) -> None:
+        if (path := self.goes_on_in) is not None:
+            raise UserError(
+                f"{path} goes on from {self.path} already: continue that run, or one ledger would not hold both"
+            )
+
+    def note_next(self, run: RunFolder) -> None:
+        note = os.path.relpath(run.path, self.path) + "\n"
+        replace_file(self.next, lambda temporary: temporary.write_text(note, encoding="utf-8"))
 
     def release(self) -> None:
         """Release the folder if nothing was trained, so that a mistake at the first step costs nothing."""

@@ -19,6 +19,7 @@ from dprec.cli.recipe import OWN, TOP_LEVEL, flatten, named, normal, read_recipe
 from dprec.errors import UserError
 from dprec.models.learning.kept import path_of
 from dprec.run.saved.checkpoints import read_checkpoint
+from dprec.run.saved.earlier import last_run
 from dprec.run.saved.folder import RunFolder
 from dprec.training.callback import Privacy
 
@@ -55,6 +56,17 @@ def folder_to_resume(line: CommandLine) -> RunFolder | None:
         raise UserError(f"no run to resume at {run.path}: it holds no config.yaml")
     run.refuse_if_finished()
     return run
+
+
+def begin_from(line: CommandLine, trusted: Sequence[str] = ()) -> None:
+    """Read ``--continue-from RUN``: without a recipe, a new run has the settings of that one, too."""
+    if (named := line.options.continue_from) is None:
+        return
+    line.overrides.append(("continue_from", named))
+    if not line.recipes and line.options.resume is None:
+        config = last_run(Path(named)).config
+        refuse_foreign_config(config, trusted)
+        line.recipes.append(str(config))
 
 
 def stored_settings(

@@ -62,6 +62,8 @@ class Task(ABC):
     def data_of(self, run: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> Any:
         """The data of a run, or other data named by ``overrides``, in the form that the run's model needs."""
         data: Any = build(LightningDataModule, run["data"], "data", overrides=overrides)
+        if (first := run.get("first_items", 0)) and hasattr(data, "begin_with"):
+            data.begin_with(run["catalogue"][:first])
         data.setup("test")
         return data
 
