@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
+from dprec.accounting.chain import Spent
 from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Ledger, round_up
 from dprec.cli.arguments import CommandLine
@@ -19,37 +18,19 @@ from dprec.errors import UserError
 from dprec.run.saved.folder import RunFolder, write_private
 
 MANY = 10_000  # runs that a ceiling may still allow
+COLUMNS = ("run", "day", "users", "ε alone", "ε so far")
+Row = tuple[str, str, int | None, float, float]
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What a run has released so far, whether it is finished or not."""
-
-    run: str
-    written: float  # when, in seconds since 1970
-    ledger: Ledger
-    delta: float
-    neighbours: str  # how these differ, in the words of the guarantee
-
-    @classmethod
-    def read(cls, run: str) -> Spent:
-        file = RunFolder(Path(run)).privacy
-        try:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            ledger = Ledger()
-            ledger.load_state_dict({"events": told.get("events", [])})
-            said = str(told["guarantee"]).partition("neighbouring data sets differ by ")[2]
-            neighbours = said.partition(" (")[0].partition(",")[0]
-            found = cls(run, file.stat().st_mtime, ledger, float(told["delta"] or 0), neighbours)
-        except FileNotFoundError:
-            raise UserError(f"{run} holds no privacy.json: give a folder that dprec fit --out named") from None
-        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-            raise UserError(f"{file} cannot be read ({error}): give another run") from None
-        if not ledger.events or not neighbours:
-            raise UserError(f"{run} is not private, so no ε holds for it together with others: leave it out")
-        if any(event.period is not None for event in ledger.events):
-            raise UserError(f"{run} has periods, which other runs may cut elsewhere: leave it out")
-        return found
+def read(run: str) -> tuple[dict[str, Any], list[Spent]]:
+    """Return a run's privacy.json, and what it says of the run and of those that it goes on from."""
+    folder = RunFolder(Path(run))
+    try:
+        return folder.promise, Spent.all_of(folder.promise, run)
+    except FileNotFoundError:
+        raise UserError(f"{run} holds no privacy.json: give a folder that dprec fit --out named") from None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise UserError(f"{folder.privacy} cannot be read ({error}): give another run") from None
 
 
 def options(parser: ArgumentParser) -> None:
@@ -64,14 +45,18 @@ def ledger(line: CommandLine, console: Console) -> None:
     """Add up what several runs cost a user whose data was in all of them: one ε, composed from all their events.
 
       dprec ledger runs/monday runs/tuesday --ceiling 10
+      dprec ledger runs/shop/2026-03-31
 
-    It is below the sum of their ε. All must protect the same unit, such as a user. It does not cover
-    tuned settings, and figures that were looked at.
+    It is below the sum of their ε. A run that continues others counts them, too. All must protect the same unit, such
+    as a user. It does not cover tuned settings, and figures that were looked at.
     """
     given = line.options
     if len(set(map(Path, given.runs))) < len(given.runs):
         raise UserError("a run is given twice: give each folder once")
-    runs = sorted(map(Spent.read, given.runs), key=lambda spent: spent.written)
+    told = [read(run) for run in given.runs]
+    found = sorted((spent for _, chain in told for spent in chain), key=lambda spent: str(spent.began))
+    # A run that others go on from is in their files, too, and counts once.
+    runs = [*{(spent.began, spent.neighbours, str(spent.ledger.state_dict())): spent for spent in found}.values()]
     if (other := next((spent for spent in runs if spent.neighbours != runs[0].neighbours), None)) is not None:
         raise UserError(
             f"{runs[0].run} is about {runs[0].neighbours}, {other.run} about {other.neighbours}: give runs of one kind"
@@ -82,22 +67,24 @@ def ledger(line: CommandLine, console: Console) -> None:
     rows, so_far = [], Ledger()
     for spent in runs:
         so_far = so_far.after_all(spent.ledger.events)
-        day = datetime.fromtimestamp(spent.written).date().isoformat()
-        rows.append((spent.run, day, spent.ledger.epsilon(delta), so_far.epsilon(delta)))
-    left = None if given.ceiling is None else more_runs(so_far, runs[-1].ledger, delta, given.ceiling)
+        day = str(spent.began)[:10]
+        rows.append((spent.run, day, spent.users, spent.ledger.epsilon(delta), so_far.epsilon(delta)))
+    ceiling = given.ceiling or next(filter(None, map(_ceiling, told)), None)
+    left = None if ceiling is None else more_runs(so_far, runs[-1].ledger, delta, ceiling)
     if given.json:
-        named = [dict(zip(("run", "day", "epsilon", "epsilon_together"), row, strict=True)) for row in rows]
+        keys = ("run", "day", "users", "epsilon", "epsilon_together")
+        named = [dict(zip(keys, row, strict=True)) for row in rows]
         print_json({"delta": delta, "epsilon": rows[-1][-1], "runs": named, "more_runs": left})
     else:
         from rich.table import Table
 
-        table = Table("run", "day", "ε alone", "ε so far", title=f"δ = {round_up(delta)}", title_justify="left")
-        for run, day, alone, together in rows:
-            table.add_row(run, day, round_up(alone), round_up(together))
+        table = Table(*COLUMNS, title=f"δ = {round_up(delta)}", title_justify="left")
+        for row in rows:
+            table.add_row(*_written(row))
         console.print(table)
         if left is not None:
             said = f"{MANY:,} or more" if left >= MANY else f"{left:,}"
-            console.print(f"{said} more runs like {runs[-1].run} stay at or below ε = {given.ceiling:g}")
+            console.print(f"{said} more runs like {runs[-1].run} stay at or below ε = {ceiling:g}")
     if given.out is not None:
         _draw(rows, delta, Path(given.out))
 
@@ -124,17 +111,29 @@ def more_runs(spent: Ledger, last: Ledger, delta: float, ceiling: float) -> int:
     return min(low, MANY)
 
 
-def _draw(rows: list[tuple[str, str, float, float]], delta: float, file: Path) -> None:
+def _ceiling(told: tuple[dict[str, Any], list[Spent]]) -> float | None:
+    """Return the ceiling that a run itself keeps."""
+    settings = (told[0].get("settings") or {}).get("init_args") or {}
+    budget = settings.get("budget_over_time")
+    return None if budget is None else float(budget["epsilon"])
+
+
+def _written(row: Row) -> tuple[str, ...]:
+    run, day, users, alone, so_far = row
+    return run, day, "–" if users is None else f"{users:,}", round_up(alone), round_up(so_far)
+
+
+def _draw(rows: list[Row], delta: float, file: Path) -> None:
     from html import escape
 
     from dprec.reporting.charts import line_chart
     from dprec.reporting.html import page, table
 
     curve = [(0.0, 0.0), *((float(number), row[-1]) for number, row in enumerate(rows, start=1))]
-    cells = [[escape(run), day, round_up(alone), round_up(together)] for run, day, alone, together in rows]
+    cells = [[escape(cell) for cell in _written(row)] for row in rows]
     parts = [
         line_chart("ε of all runs so far", curve, "runs", "ε"),
-        table(["run", "day", "ε alone", "ε so far"], cells),
+        table(COLUMNS, cells),
     ]
     try:
         write_private(file, page(f"What {len(rows)} runs cost together, at δ = {round_up(delta)}", parts))
