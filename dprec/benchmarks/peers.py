@@ -132,7 +132,8 @@ class OpacusGhost(OpacusHooks):
     def step(self, batch: Sequence[SequenceBatch]) -> None:
         for part in batch:
             self.optimizer.signal_skip_step(part is not batch[-1])
-            self.loss(self.wrapped(part.history, part.targets)).backward()
+            history = part.history.contiguous()  # its embedding takes a view of the ids
+            self.loss(self.wrapped(history, part.targets)).backward()
             self.optimizer.step()
 
 
