@@ -266,7 +266,7 @@ EXACT: dict[str, Form] = {
     "queries, keys and values of one map, `permute(2, 0, 3, 1, 4)`": Form(
         of_one_map, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
     ),
-    "the same, scaled and transposed before `[0]` and `chunk`": Form(
+    "queries, keys and values of one map, by `[0]` and `chunk`": Form(
         of_one_map_apart, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
     ),
     "parts of one parameter, `p[i][j]`, `p[:, k]`, `p.chunk(n, 1)`": Form(
@@ -300,7 +300,7 @@ EXACT: dict[str, Form] = {
         lambda: {"filter": p(LENGTH // 2 + 1, DIM, 2)},
     ),
     "heads moved into the batch, `cat(x.chunk(h, 2), 0)`": Form(heads_in_batch, lambda: {"mix": nn.Linear(DIM, DIM)}),
-    "`places(ids)[:users]`, one head by `cat(x.chunk(1, 2), 0)`": Form(
+    "positions, `places(ids)[:users]`; one head, `cat(x.chunk(1, 2), 0)`": Form(
         one_head_in_batch, lambda: {"mix": nn.Linear(DIM, DIM), "places": nn.Embedding(LENGTH, DIM)}
     ),
     "heads in front, `stack(x.split(n, 2))`": Form(
@@ -323,7 +323,7 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: m.each @ x.unsqueeze(1) + m.all @ x.unsqueeze(1),
         lambda: {"each": p(2, 3, LENGTH), "all": p(1, 1, 3, LENGTH)},
     ),
-    "a weight for each part, `x.transpose(0, 1) @ p`": Form(
+    "a weight for each position, `x.transpose(0, 1) @ p`": Form(
         lambda m, x, ids: (x.transpose(0, 1) @ m.weight).transpose(0, 1), lambda: {"weight": p(LENGTH, DIM, 3)}
     ),
     "windows by `unfold`": Form(windows, lambda: {"mix": nn.Linear(3 * DIM, 3)}),
@@ -427,7 +427,7 @@ ALONE: dict[str, Form] = {
         lambda: {"weight": p(DIM, 3), "gate": p(3)},
         "into 'parts.weight'.*by mul_",
     ),
-    "`torch.einsum` that repeats a dimension of 1": Form(
+    "`torch.einsum` that broadcasts a dimension of 1": Form(
         lambda m, x, ids: torch.einsum("bti,io->bto", x[..., :1], m.weight),
         lambda: {"weight": p(DIM, 3)},
         "weight.*einsum",
@@ -438,7 +438,7 @@ ALONE: dict[str, Form] = {
         "lstm.*both directions",
     ),
     "packed sequences": Form(packed, lambda: {"cell": nn.GRU(DIM, 3, batch_first=True)}, "gru.*packed"),
-    "experts that a mask sends positions to": Form(
+    "experts by mask, `expert(x[mask])`": Form(
         experts, lambda: {"one": nn.Linear(DIM, DIM), "two": nn.Linear(DIM, DIM)}, "linear.*__getitem__"
     ),
     "an `autograd.Function` on a weight": Form(

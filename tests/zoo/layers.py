@@ -175,7 +175,7 @@ LAYERS: dict[str, tuple[str, list[Choice]]] = {
     ),
     "`nn.MultiheadAttention`, heads, with and without bias": ("exact", attention(nn.MultiheadAttention, attend)),
     "`nn.MultiheadAttention`, users second": ("exact", attention(nn.MultiheadAttention, attend_second)),
-    "`nn.MultiheadAttention`, a learned position or one of zeros": (
+    "`nn.MultiheadAttention`, `add_bias_kv` or `add_zero_attn`": (
         "alone",
         attention(nn.MultiheadAttention, attend, add_bias_kv=[True])
         + attention(nn.MultiheadAttention, attend, add_zero_attn=[True])
