@@ -32,7 +32,12 @@ from dprec.serving.top_k import (
     list_best,
 )
 
-COLUMNS = {"user": pl.String, "item": pl.List(pl.String), "score": pl.List(pl.Float32), "source": pl.String}
+COLUMNS: dict[str, Any] = {
+    "user": pl.String,
+    "item": pl.List(pl.String),
+    "score": pl.List(pl.Float32),
+    "source": pl.String,
+}
 RANKS = "does not rank items: give a run of a recommender"
 SOME = 5  # items after which scores are compared with products
 

@@ -40,9 +40,9 @@ class Limits:
     requests: int = 512  # that wait or are answered
     seconds: float = 10.0  # until a request's body is here
 
-    def refuse_more(self, what: str, given: Any, of: str, most: int) -> None:
+    def refuse_more(self, given: Any, of: str, most: int, instead: str = "ask in several requests") -> None:
         if isinstance(given, (list, dict)) and len(given) > most:
-            raise Refused(413, f"{what} has {len(given)} {of}, more than {most}: send fewer at a time")
+            raise Refused(413, f"the request has {len(given)} {of}, more than {most}: {instead}")
 
     def k_of(self, value: Mapping[str, Any]) -> Any:
         k = value.get("k", min(10, self.k))
@@ -70,17 +70,17 @@ def request_of(body: bytes, limits: Limits) -> tuple[Request, bool]:
     """
     others = [name for name in Request.__dataclass_fields__ if name != "histories"]
     value = json_of(body, (ONE, "histories"), others, '{"history": ["12"], "k": 10}')
-    histories, choices = value.get("histories"), {name: value.get(name) for name in ("items", "exclude")}
+    histories, items, exclude = (value.get(name) for name in ("histories", "items", "exclude"))
     if ONE in value:
         histories = {ONE: value[ONE]}
-        choices = {name: None if ids is None else {ONE: ids} for name, ids in choices.items()}
+        items, exclude = (None if ids is None else {ONE: ids} for ids in (items, exclude))
     if not isinstance(histories, (list, dict)):
         raise Refused(400, "histories must be a list of histories, or an object of histories by name")
-    limits.refuse_more("histories", histories, "histories", limits.several)
+    limits.refuse_more(histories, "histories", limits.several)
     for each in histories.values() if isinstance(histories, dict) else histories:
-        limits.refuse_more("a history", each, "events", limits.history)
-    rest = {"exclude_seen": value.get("exclude_seen", True), "only": value.get("only")}
-    return Request(histories, limits.k_of(value), **choices, **rest), ONE in value
+        limits.refuse_more(each, "events in a history", limits.history, "send the most recent ones")
+    seen = value.get("exclude_seen", True)
+    return Request(histories, limits.k_of(value), seen, items, exclude, value.get("only")), ONE in value
 
 
 def json_of(body: bytes, one_of: Sequence[str], others: Sequence[str], example: str) -> dict[str, Any]:
@@ -90,7 +90,8 @@ def json_of(body: bytes, one_of: Sequence[str], others: Sequence[str], example: 
     except (ValueError, RecursionError):  # the message of json would hold a part of the history
         raise Refused(400, f"the body is not JSON: send {example}") from None
     if not isinstance(value, dict) or sum(key in value for key in one_of) != 1:
-        raise Refused(400, f"the body is not an object with {' or '.join(one_of)}: send {example}")
+        wanted = "either " * (len(one_of) > 1) + " or ".join(one_of)
+        raise Refused(400, f"the body is not an object with {wanted}: send {example}")
     if set(value) - {*one_of, *others}:
         raise Refused(400, f"the body has an unknown key: give {', '.join([*one_of, *others])}")
     return value
@@ -164,7 +165,7 @@ class Service:
 
     async def _similar(self, body: bytes) -> dict[str, Any]:
         value = json_of(body, ("items",), ("k",), '{"items": ["12"], "k": 10}')
-        self.limits.refuse_more("items", value["items"], "ids", self.limits.several)
+        self.limits.refuse_more(value["items"], "ids", self.limits.several)
         found = await self._batcher.run(self.served.similar, value["items"], self.limits.k_of(value))
         return {"similar": [vars(one) for one in found]}
 

@@ -58,5 +58,5 @@ def test_a_mistake_is_one_line(served: Served, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="give a CSV file as features, with a column item"):
         Served(served.model, served.catalogue, {}).recommend([[]], only={"genre": "comedy"})
     (tmp_path / "bad.csv").write_text("film,genre\na,b\n")
-    with pytest.raises(UserError, match="bad.csv: give a CSV file with the columns item"):
+    with pytest.raises(UserError, match="bad.csv: give a CSV file with the column item"):
         Served(served.model, served.catalogue, {}, str(tmp_path / "bad.csv"))

@@ -112,7 +112,8 @@ def file_of_items(file: str, setting: str, columns: Sequence[str] | None = None)
         if isinstance(error, pl.exceptions.PolarsError) and "utf-8" in str(error).lower():
             raise not_utf8(Path(file)) from None
         why = getattr(error, "strerror", None) or first_line(error)
-        raise UserError(f"{where}: give a CSV file with the columns {', '.join(wanted)}: {why}") from None
+        named = f"column{'s' * (len(wanted) > 1)} {', '.join(wanted)}"
+        raise UserError(f"{where}: give a CSV file with the {named}: {why}") from None
     lines: dict[str, int] = {}
     for line, raw in enumerate(normal_texts(given[ITEM].to_list())):
         if raw is None:
