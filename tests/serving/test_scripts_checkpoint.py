@@ -116,6 +116,9 @@ def test_a_module_that_a_script_trained_recommends_is_judged_and_is_exported(
     served = dprec.load(file, trust=[__name__])
     assert served.guarantee.startswith("(8, " if private else "not private")
     assert ("the number of users (40)" in served.guarantee) is private
+    dprec.save(training, tmp_path / "by_ids.ckpt", data.catalogue_ids, width=5)
+    told = dprec.load(tmp_path / "by_ids.ckpt", trust=[__name__]).guarantee
+    assert "assumed public: the number of users (40); the list of items; not covered" in told
     seen = torch.tensor([[served.catalogue.index(raw) for raw in ("film 4", "film 9")]])
     with torch.inference_mode():
         scores = model.scores(RankingBatch(seen, seen[:, 0], seen))[0]
@@ -144,6 +147,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
         (Local(4), ["a", "b", "c"], "is in a function, where nobody finds it again"),
         (nn.Linear(3, 3), ["a", "b"], "Linear is not a Learner; give a class .* or a torch.nn.Module that has losses"),
         (Mean(4), ["a", "b"], "does not fit .*Mean"),
+        (Mean(4), Clicks("synthetic"), "data is a Clicks: give Sequences"),
     ):
         with pytest.raises(UserError, match=says):
             dprec.save(model, tmp_path / "own.ckpt", items)

@@ -59,8 +59,8 @@ def arguments_of(made: object, frame: FrameType | None) -> dict[str, Any]:
 
 def belongings(data: Any) -> dict[str, Any]:
     """Return what using a model of this data needs: for a ranking, the items' raw ids and how a log is read."""
-    if isinstance(data, (list, tuple)):  # the raw ids
-        return {"catalogue": packed([str(raw) for raw in data])}
+    if isinstance(data, list):  # the raw ids
+        return {"catalogue": packed(data)}
     if not hasattr(data, "catalogue_ids"):
         return {}
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,10 @@ def save(trained: Any, file: str | Path, data: Any, **arguments: Any) -> None:
     '(8, 0.001)'
     """
     model = trained if isinstance(trained, nn.Module) else trained.trained.module
+    if not hasattr(data, "catalogue_ids"):
+        if not isinstance(data, Iterable) or isinstance(data, (str, Mapping)):
+            raise UserError(f"data is a {type(data).__name__}: give Sequences, or the items' raw ids in a list")
+        data = [str(raw) for raw in data]
     name, sizes = path_of(type(model)), getattr(data, "sizes", None) or {"items": len(data) + 1}
     if "<locals>" in name:
         raise UserError(f"{name} is in a function, where nobody finds it again: move the class to the top of a module")
@@ -140,6 +144,9 @@ def save(trained: Any, file: str | Path, data: Any, **arguments: Any) -> None:
         state = {one: tensor.detach().cpu().clone() for one, tensor in model.state_dict().items()}
     promise: dict[str, Any] = {"guarantee": NOT_PRIVATE}
     if trained is not model:
+        if isinstance(data, list):
+            law = trained.run.sampling
+            assumed = [f"the number of {law.unit}s ({law.users})", "the list of items", *assumed]
         promise = trained.run.promise(assumed) | {"guarantee": trained.guarantee(assumed)}
     ours = kept_as(type(model), made, data, getattr(trained, "steps", 0), promise)
     _made_of(ours["model"], state, Path(file))  # or nobody could load it
