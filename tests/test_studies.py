@@ -32,6 +32,7 @@ DEEPER = {  # what a study is about: a formula, a release or a kernel that no pu
     "activations": ["dprec.models.networks"],
     "convex": ["dprec.accounting", "dprec.convex", "dprec.data"],
     "gpu_compile": ["dprec_kernels"],
+    "eana": ["dprec.sparsity.revealed"],
     "elsewhere": ["dprec.gradients"],
     "normals": ["dprec.noise", "dprec_kernels"],
     "private_als": ["dprec.accounting", "dprec.data", "dprec.models.described", "dprec.models.items"],

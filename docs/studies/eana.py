@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 
 import study
+from dprec.sparsity.revealed import ORDERS, added, epsilons
 from study import Row
 
 RECIPE = "recipes/movielens20m_dual_encoder_paper_sgd.yaml"
@@ -46,7 +47,6 @@ COLUMNS = {
 }
 
 
-ORDERS = np.concatenate([np.arange(1.05, 10, 0.05), np.arange(10, 200, 0.5), np.geomspace(200, 20_000, 200)])
 Orders = float | np.ndarray
 Bound = Callable[..., np.ndarray]
 
@@ -59,17 +59,6 @@ def printed(alpha: Orders, count: float, x: float = 1.0, sigma: float = 1.0, wid
     """
     alpha, left = _orders(alpha, count)
     logs = 0.5 * np.log1p(1 / count) + np.log((count + 1) / left) / (2 * (alpha - 1))
-    return alpha * x**2 / (2 * left * sigma**2) + width * logs
-
-
-def added(alpha: Orders, count: float, x: float = 1.0, sigma: float = 1.0, width: float = 1.0) -> np.ndarray:
-    """D_α(with the user ‖ without), exact where all coordinates have `count` users; the larger of the two.
-
-    >>> round(float(added(5.0, count=20)), 3)
-    0.16
-    """
-    alpha, left = _orders(alpha, count)
-    logs = np.log(count / left) / (2 * (alpha - 1)) - 0.5 * np.log1p(1 / count)
     return alpha * x**2 / (2 * left * sigma**2) + width * logs
 
 
@@ -98,9 +87,7 @@ def of_user(
 
 def epsilon(bound: Bound, delta: float, count: float, sigma: float, x: float = 1.0, width: float = 1.0) -> float:
     """The ε at this δ of a Rényi bound, over real orders. It depends on the data through `count`."""
-    renyi = bound(ORDERS, count, x, sigma, width)
-    found = renyi + np.log1p(-1 / ORDERS) - (np.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
-    return max(0.0, float(found.min()))
+    return float(epsilons(bound(ORDERS, count, x, sigma, width), ORDERS, delta))
 
 
 def _orders(alpha: Orders, count: float) -> tuple[np.ndarray, np.ndarray]:

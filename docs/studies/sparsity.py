@@ -3,6 +3,7 @@
 `strategies` is the comparison (the paper's Figures 3, 4 and 8), `grid` AdaFEST over σ₁/σ₂, τ and C₁ (Figures 7 and 9),
 `features` how sparse gradients are, feature by feature (Figure 1b). `stream` trains day by day on clicks that drift,
 with rows chosen once, every day or in every step (Figures 5 and 6), and `periods` by streaming period and ε (Table 5).
+`order` asks why FEST does so well here: without drift and with it, and beside FEST as the paper draws its rows.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ PAPER = {  # its AUC at each streaming period, on Criteo
 }
 LOSSES = (0.001, 0.005, 0.01, 0.02)
 COLUMNS = {
+    "drift": "drift",
     "epsilon": "ε",
     "period_days": "period, days",
     "system": "strategy",
@@ -110,6 +112,24 @@ def stream() -> Iterator[Point]:
         ada, running = ("AdaFEST", {"threshold": t, "noise_ratio": 2}), ("FEST", {"keep": 2_000, "counts": "running"})
         yield "AdaFEST", f"threshold={t}", [ada], None
         yield "AdaFEST+, running", f"threshold={t}", [running, ada], None
+
+
+def order() -> Iterator[Point]:
+    yield "DP-SGD", "", [], None
+    for keep in (100, 1_000):
+        for selection in ("gaussian", "gumbel"):
+            yield f"FEST, {selection}", f"keep={keep}", [("FEST", {"keep": keep, "selection": selection})], None
+    for t in (6, 12, 25):
+        yield "AdaFEST", f"threshold={t}", [("AdaFEST", {"threshold": t, "noise_ratio": 2})], None
+
+
+def orders(runs: Path, asked: Namespace) -> list[Row]:
+    """Return the rows of `order` for data that does not drift and for data that does, by the test of the last day."""
+    rows = []
+    for drift in (0.0, 0.3):
+        settings = DRIFT | {"data.synthetic_drift": drift, "trainer.max_epochs": 4}
+        rows += [{"drift": drift, **row} for row in trained(settings, order, runs / f"drift-{drift:g}", asked)]
+    return rows
 
 
 def trained(settings: dict[str, Any], points: Callable[[], Iterator[Point]], runs: Path, asked: Namespace) -> list[Row]:
@@ -176,15 +196,15 @@ def features(data: Clicks, steps: int) -> list[Row]:
 
 
 def measure(asked: Namespace) -> list[Row]:
-    usual = {"grid": [1.0], "stream": [8.0]}.get(asked.study, [1.0, 3.0, 8.0])
+    usual = {"grid": [1.0], "stream": [8.0], "order": [8.0]}.get(asked.study, [1.0, 3.0, 8.0])
     asked.epsilons = asked.epsilons or (usual[-1:] if asked.quick else usual)
     runs = asked.runs or Path("runs", f"sparsity-{asked.study}{'-quick' if asked.quick else ''}")
     if asked.study == "features":
         records, scale, steps = (3_000, 0.01, 2) if asked.quick else (500_000, 1.0, 50)
         clicks = Clicks("synthetic", batch_size=2048, synthetic_records=records, table_scale=scale)
         return features(clicks, steps)
-    if asked.study == "periods":
-        return periods(runs, asked)
+    if asked.study in ("periods", "order"):
+        return (periods if asked.study == "periods" else orders)(runs, asked)
     choices = {"strategies": (LARGE, strategies), "grid": (LARGE, grid), "stream": (DAILY, stream)}
     return trained(*choices[asked.study], runs, asked)
 
@@ -250,7 +270,7 @@ def numbers(text: str) -> list[float]:
 
 
 PARSER = study.parser(__doc__)
-STUDIES = ("strategies", "grid", "features", "stream", "periods")
+STUDIES = ("strategies", "grid", "features", "stream", "periods", "order")
 PARSER.add_argument("--study", choices=STUDIES, default="strategies")
 PARSER.add_argument("--epsilons", type=numbers, metavar="LIST", help="such as 1,3,8")
 PARSER.add_argument("--runs", type=Path, metavar="FOLDER", help="where the runs are; stopped ones are continued")

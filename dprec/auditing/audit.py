@@ -147,6 +147,7 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
         "gauges": steps.as_dict(found),
         **_exposures(model, planted, _groups(experiment, ledger, delta), delta),
         "untouched_rows": _untouched(experiment, checkpoint),
+        "revealed": report.get("revealed_not_private"),  # in place of an ε, of all users with the canaries
     }
     return row | {"breaches": [] if ledger is None else breaches(row, bounds, found)}
 

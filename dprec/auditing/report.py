@@ -14,6 +14,7 @@ from rich.table import Table
 from dprec.accounting.ledger import round_up
 from dprec.auditing.theory import USELESS
 from dprec.reporting.figure import DPREC, dress, pyplot, save
+from dprec.sparsity.revealed import lines
 
 MISFIT = 0.05  # of a distribution function: a fit with a larger error is not trusted
 GAUGES = {"noise": "noise, promised: 1", "share": "a user's effect, bound: 1", "repetition": "repeated noise, none: 0"}
@@ -106,6 +107,7 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         name, there = row["system"], row["promised_there"]
         if there is None and row["gauges"]:
             said.append(f"{name} promises nothing: its gauges show how it differs from DP-SGD")
+            said += lines(row.get("revealed") or {})
         elif there is not None and row["empirical_epsilon"] and _reach(row) < there < USELESS:
             said.append(f"{name}: with so few canaries guesses cannot contradict ε = {_short(there)}, only gauges can")
         bounded = [p for p in row["exposures"] if (p["group_epsilon"] or USELESS) < USELESS]

@@ -208,6 +208,10 @@ def show(
             f"{_times(saved['gradient_size_reduction'])} times fewer numbers than with dense noise"
         )
     lines.append(in_lines(report["guarantee"]))
+    if (reveals := report.get("revealed_not_private")) is not None:
+        from dprec.sparsity.revealed import lines as said_of  # here, for commands that print without torch
+
+        lines += said_of(reveals)
     for line in lines:
         console.print(line, soft_wrap=True)
     console.print(f"run folder: {run.path}", soft_wrap=True)

@@ -36,6 +36,7 @@ from dprec.run.console import (
 )
 from dprec.run.planning import fit_batch, settle_catalogue, sizes_for, total_steps
 from dprec.run.process import keep_freed_memory, one_line_of_a_card, stopped_after_a_step
+from dprec.run.rows_read import what_eana_reveals
 from dprec.run.saved.earlier import EarlierRun
 from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, training_alone, write_json, write_private_json
 from dprec.run.saved.resume import refuse_other_content, refuse_other_data, resume_command, stored_settings
@@ -192,12 +193,14 @@ class Experiment:
             return {}  # the first writes
         resampled = results.pop(RESAMPLED, None)
         saved = {} if self.privacy is None else self.privacy.rules.report()  # by strategies for tables
+        reveals = what_eana_reveals(self.privacy, self.model, self.data)
         report = {
             "run": self.name,
             **self.task.describe(self.data),
             **self.spending(),
             "guarantee": self.guarantee,
             **({"sparsity": saved} if saved else {}),
+            **({"revealed_not_private": reveals} if reveals else {}),
             "sampling_rate": self.batches.rate,
             "steps": trainer.global_step,
             **results,

@@ -26,6 +26,7 @@ from dprec.models import Learner
 from dprec.models.learning.kept import path_of
 from dprec.notices import say
 from dprec.run.console import notice_box, warning_of_delta
+from dprec.run.rows_read import rows_with_noise
 from dprec.run.saved.earlier import EarlierRun
 from dprec.run.tasks import task_of
 from dprec.sparsity import AdaFEST
@@ -139,6 +140,7 @@ def planned_run(settings: Settings, users: int | None = None, items: int | None 
         "notice": notice,
         "unit": batches.unit,
         "share_by_noise": _share_by_noise(privacy),  # of the rows that nobody reads, with AdaFEST
+        **(_rows_with_noise(settings, privacy, model, data, steps) or {}),  # if there is data
         "periods": len(privacy.sampling.periods),  # passed in order; the sampling rate is then the largest of them
     }
 
@@ -158,6 +160,7 @@ def show_plan(plan: Mapping[str, Any], console: Console) -> None:
         ("noise multiplier σ", f"{plan['noise_multiplier']:.4f}"),
         ("noise to batch σ/B", f"{plan['noise_to_batch']:.2e}"),
         *(() if share is None else (("noise in unread rows", f"{share:.3g} of them"),)),
+        *(() if "rows" not in plan else _of_rows(plan)),
         ("δ", f"{plan['delta']:.3g}"),
         ("ε", f"{plan['epsilon']:.3f}"),
     ):
@@ -178,6 +181,24 @@ def _share_by_noise(privacy: Privacy) -> float | None:
     found = [strategy for strategy in privacy.rules.strategies if isinstance(strategy, AdaFEST)]
     own = privacy.sigma * privacy.rules.gradient_noise
     return found[-1].share_by_noise(own * found[-1].noise_ratio) if found else None
+
+
+def _rows_with_noise(settings: Settings, privacy: Privacy, model: Any, data: Any, steps: int) -> Any:
+    """What AdaFEST does to the rows of a model that is made for this data; None without data or AdaFEST."""
+    if data is None or len(privacy.sampling.periods) or _share_by_noise(privacy) is None:
+        return None
+    made = settings.make("model", sizes_for(model, data))
+    return rows_with_noise(privacy, made, data, steps)
+
+
+def _of_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How many rows get noise, in a draw of these users, and the paper's Equation 2."""
+    counted = f"about {plan['rows_with_noise']:,.0f} of {plan['rows']:,} a step (one draw; not private)"
+    most = plan["most_removed"]
+    better = (
+        f"better than DP-SGD if choosing removes less than {most:.2g} of a gradient" if most else "DP-SGD is better"
+    )
+    return [("rows with noise", counted), ("Equation 2", better)]
 
 
 def _batches(settings: Settings, users: int) -> UserBatches:

@@ -8,6 +8,7 @@ import pytest
 from dprec.cli.arguments import CommandLine
 from dprec.cli.classes import build, resolve
 from dprec.cli.parser import parse
+from dprec.fit import main as fit
 from dprec.models import Learner, TextClassifier
 from dprec.plan import main as plan
 from tests.commands.support import answered, strict
@@ -82,3 +83,19 @@ def test_a_class_says_before_there_is_a_model_what_the_model_says(recipe: Path) 
         arguments = {k: share if share and k.endswith("_share") else v for k, v in settings["init_args"].items()}
         made = build(Learner, {"class_path": settings["class_path"], "init_args": arguments}, "model", given)
         assert model.releases_of(arguments) == made.releases
+
+
+@pytest.mark.full
+def test_the_rows_that_adafest_will_give_noise_are_those_that_it_does(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In expectation, for one draw: steps differ by less than a tenth."""
+    recipe = str(RECIPES / "criteo_adafest.yaml")
+    small = "--data.dataset synthetic --data.synthetic_records 12000 --data.batch_size 2048 --data.table_scale 0.02"
+    few = [*small.split(), "--trainer.max_steps", "6", "--privacy.epsilon", "20"]
+    answer = answered(capsys, plan, recipe, *few)
+    assert fit([recipe, *few, "--trainer.enable_progress_bar", "false", "--out", "run"]) == 0
+    report = strict(Path("run") / "metrics.json")
+    assert answer["rows_with_noise"] == pytest.approx(report["sparsity"]["rows_noised"], rel=0.1)
+    assert answer["rows_with_noise"] < answer["rows"]
+    assert answer["most_removed"] == 0  # with so little noise there is nothing to spare

@@ -91,6 +91,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.full
+def test_eana_says_what_it_reveals_in_place_of_an_epsilon(runs: Path) -> None:
+    """Of two tables, each with a row for an item; a user reads those of items in their history and of their targets."""
+    found = json.loads((runs / "eana" / "metrics.json").read_text())["revealed_not_private"]
+    private = json.loads((runs / "private" / "metrics.json").read_text())
+    assert "revealed_not_private" not in private
+    assert (found["users"], found["rows"]) == (80, 2 * private["items"])
+    assert 0 < found["users_of_a_row"][2] <= 80
+    assert (found["epsilon_theorem_3_1"] is None) == (found["rows_of_one_user"] > 0)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["private", "open", "eana"])
 def test_a_run_leaves_a_page_that_says_everything(runs: Path, name: str) -> None:
     path = runs / name / "report.html"
