@@ -24,17 +24,13 @@ NOT_FLAT = 12  # rows and columns of products of long vectors from which on Open
 
 def by_openblas(left: Tensor, right: Tensor) -> bool:
     """Whether OpenBLAS is asked for left (…, n, k) @ right (…, k, m)."""
-    return mkl_is_narrow() and openblas_is_faster() and openblas.fits(left, right)  # the cheap questions first
-
-
-def openblas_is_faster() -> bool:
-    """Whether this processor and the number of torch's threads speak for it."""
-    return mkl_is_narrow() and torch.get_num_threads() == 1 and openblas.is_wide()
+    return mkl_is_narrow() and openblas.is_wide() and torch.get_num_threads() == 1 and openblas.fits(left, right)
 
 
 def library() -> str:
     """Name what multiplies float32 on the CPU now."""
-    return "OpenBLAS" if openblas_is_faster() else "torch's own library"
+    faster = mkl_is_narrow() and openblas.is_wide() and torch.get_num_threads() == 1
+    return "OpenBLAS" if faster else "torch's own library"
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
@@ -168,4 +164,4 @@ def _add_by_openblas(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    return openblas.product_of_rows(left, right, left.new_empty(len(left), right.shape[1]))
+    return openblas.product_of_rows(left, right, left.new_empty(left.shape[0], right.shape[1]))

@@ -25,22 +25,18 @@ def fits(left: Tensor, right: Tensor) -> bool:
 
     Never a matter of how many rows or matrices there are: that would let other users decide how one's are rounded.
     """
-    return right.shape[-2:].numel() >= LEAST and reads(left, right)
-
-
-def reads(*matrices: Tensor) -> bool:
-    """Whether numpy hands matrices of one type to its library as they lie."""
-    alike = matrices[0].dtype in (torch.float32, torch.float64) and len({each.dtype for each in matrices}) == 1
-    return alike and all(map(_lies, matrices))
+    alike = left.dtype is right.dtype and left.dtype in (torch.float32, torch.float64)
+    return alike and right.shape[-2] * right.shape[-1] >= LEAST and _lies(left) and _lies(right)
 
 
 def product_of_rows(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """Write left (N, k) @ right (k, m) to `out`, each row with the same bits for any number N."""
-    if len(left) >= ROWS:
+    rows = left.shape[0]
+    if rows >= ROWS:
         return product(left, right, out)
     more = left.new_zeros(ROWS, left.shape[1])
-    more[: len(left)] = left
-    return out.copy_(product(more, right, out.new_empty(ROWS, right.shape[1]))[: len(left)])
+    more[:rows] = left
+    return out.copy_(product(more, right, out.new_empty(ROWS, right.shape[1]))[:rows])
 
 
 def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
@@ -57,14 +53,14 @@ def is_wide() -> bool:
 
 
 def _lies(matrix: Tensor) -> bool:
-    """Whether rows or columns have no gaps inside, and none of them lies upon another."""
+    """Whether numpy sees rows or columns without gaps inside, of which none lies upon another."""
     if type(matrix) not in (Tensor, nn.Parameter) or not by_numpy(matrix) or matrix.layout is not torch.strided:
         return False
     if matrix.is_neg():
         return False
     rows, columns = matrix.shape[-2:]
     down, right = matrix.stride()[-2:]
-    return min(rows, columns) > 1 and ((right == 1 and down >= columns) or (down == 1 and right >= rows))
+    return rows > 1 and columns > 1 and ((right == 1 and down >= columns) or (down == 1 and right >= rows))
 
 
 def _seen(matrix: Tensor) -> Any:
@@ -85,25 +81,23 @@ class _OneThread:
         with self._lock:
             if not self._inside:
                 self._before = self._count()
-                self._tell(1)
+                if self._before != 1:
+                    self._set(1)
             self._inside += 1
 
     def __exit__(self, *raised: object) -> None:
         with self._lock:
             self._inside -= 1
-            if not self._inside:
-                self._tell(self._before)
+            if not self._inside and self._before != 1:
+                self._set(self._before)
 
     def _leave(self) -> None:
         """End what other threads were at: a forked process has none of them."""
         self._lock = threading.Lock()
         if self._inside:
             self._inside = 0
-            self._tell(self._before)
-
-    def _tell(self, number: int) -> None:
-        if self._before != 1:
-            self._set(number)
+            if self._before != 1:
+                self._set(self._before)
 
 
 @cache
