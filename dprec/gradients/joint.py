@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias, cast
 
@@ -40,7 +41,8 @@ class FusedParameters:
     ) -> None:
         self.contributions, self.sums = dict(contributions), dict(sums)
         self._apart: dict[str, list[Tensor]] = {}  # the sums of the parameters that one stands for
-        self._lay_side_by_side(len(losses), host_readable(losses))
+        self._sizes: list[int] = []  # of those that are side by side
+        self._lay_side_by_side(host_readable(losses))
         self.measured = dict(self.contributions)
         reads = {name: uses[0] for name, uses in self.contributions.items() if len(uses) == 1 and _one_read(uses[0])}
         if len(reads) > 1:
@@ -58,10 +60,10 @@ class FusedParameters:
             if name in done:
                 whole = done[name].view(whole.shape)
             totals += own
-            if whole.dim() > 1:
+            if name != JOINT:
                 parts += [part.view(total.shape) for part, total in zip(whole.unbind(), own, strict=True)]
             else:
-                each = torch.split_with_sizes(whole, [total.numel() for total in own])
+                each = torch.split_with_sizes(whole, self._sizes)
                 parts += [part.view(t.shape) if t.ndim != 1 else part for part, t in zip(each, own, strict=True)]
         for name in done.keys() - self._apart.keys():
             total = self.sums[name]
@@ -71,35 +73,35 @@ class FusedParameters:
         if totals:
             torch._foreach_add_(totals, parts)
 
-    def _lay_side_by_side(self, users: int, on_host: bool) -> None:
+    def _lay_side_by_side(self, on_host: bool) -> None:
         small: dict[str, Tensor] = {}
-        alike: dict[Hashable, dict[str, Outer]] = {}
+        alike: defaultdict[Hashable, dict[str, Outer]] = defaultdict(dict)
         for name, (first, *rest) in self.contributions.items():
             out = self.sums[name]
             if type(out) is not Tensor or out.dtype is not torch.float64:
                 continue
             if type(first) is Dense and not rest and first.values.dtype is torch.float32:
-                size = out.numel()
-                if size > 0 and (size <= LITTLE or not on_host):  # on a CPU a copy must cost little
-                    small[name] = first.values.reshape(users, size)
+                flat = first.values if first.values.ndim == 2 else first.values.reshape(-1, out.numel())
+                if flat.shape[1] <= LITTLE or not on_host:  # on a CPU a copy must cost little
+                    small[name] = flat
             elif type(first) is Outer and on_host and first.left.dtype is first.right.dtype is torch.float32:
                 maps = all_of(Outer, rest) if rest else []
                 if maps is not None:
                     whole = first.joined(maps) if maps else first
-                    form = out.numel() if whole.is_smaller_built else (whole.left.shape, whole.right.shape)
-                    alike.setdefault(form, {})[name] = whole
-        for maps_of in alike.values():
+                    alike[whole.left.shape, whole.right.shape][name] = whole
+        for number, maps_of in enumerate(alike.values()):
             each = list(maps_of.values())
             first = each[0]
             if first.is_smaller_built:
-                values = _built(each)
-                self._replace(maps_of, f"(as {next(iter(maps_of))})", Stacked(values), (len(values), values.shape[2]))
+                values = _built(each, number)
+                self._replace(maps_of, f"(as {next(iter(maps_of))})", Stacked(values), (len(each), values.shape[2]))
             elif len(each) > 1:
                 sides = torch.stack([own.left for own in each]), torch.stack([own.right for own in each])
                 shape = len(each), first.left.shape[2], first.right.shape[2]
                 self._replace(maps_of, f"(as {next(iter(maps_of))})", Maps(*sides), shape)
         if small:
             every = next(iter(small.values())) if len(small) == 1 else torch.cat(list(small.values()), 1)
+            self._sizes = [own.shape[1] for own in small.values()]
             self._replace(small, JOINT, Dense(every), every.shape[1:])
 
     def _replace(self, names: Iterable[str], by: str, use: Contribution, shape: Sequence[int]) -> None:
@@ -110,14 +112,13 @@ class FusedParameters:
         self.sums[by] = totals[0].new_zeros(shape)
 
 
-def _built(maps: Sequence[Outer]) -> Tensor:
-    """Return (n, B, o i) the users' gradients of linear maps whose weights have as many numbers."""
-    users, outputs, inputs = len(maps[0].left), maps[0].left.shape[2], maps[0].right.shape[2]
-    shape = len(maps), users, outputs * inputs
-    values = workspace.take(f"gradients of {outputs * inputs}", shape, maps[0].left)
+def _built(maps: Sequence[Outer], number: int) -> Tensor:
+    """Return (n, B, o i) the users' gradients of a group of linear maps of the same sizes, by its number."""
+    (users, _, outputs), inputs = maps[0].left.shape, maps[0].right.shape[2]
+    values = workspace.take(f"gradients of group {number}", (len(maps), users, outputs, inputs), maps[0].left)
     for own, use in zip(values.unbind(), maps, strict=True):
-        multiply_each(use.left.mT, use.right, own.view(users, use.left.shape[2], use.right.shape[2]))
-    return values
+        multiply_each(use.left.mT, use.right, own)
+    return values.flatten(2)
 
 
 def _one_read(use: Contribution) -> bool:
@@ -129,7 +130,7 @@ def _one_read(use: Contribution) -> bool:
 
 def kernels_fit(losses: Tensor) -> bool:
     """Whether there are kernels for these users' gradients."""
-    return len(losses) > 0 and on_card(losses)
+    return losses.shape[0] > 0 and on_card(losses)
 
 
 def scaled_at_once(
