@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
 
 from dprec.gradients.layouts.layout import ATTRIBUTE, Layout
 from dprec.gradients.uses.expression import EXPRESSION
@@ -47,9 +48,16 @@ def form_of(function: Callable[..., Any], args: Any, kwargs: Any, users: int, pa
             form = (form, kind, value if value != users or function not in _OF_SIZES else "users")
         elif kind is Tensor or kind is nn.Parameter:
             marks, shape, dtype = value.__dict__, value.shape, value.dtype
-            if EXPRESSION in marks or dtype in LOW:
+            if dtype in LOW:
                 return None
-            known: Layout | None = marks.get(ATTRIBUTE)
+            if EXPRESSION in marks:
+                form = (form, EXPRESSION, shape, dtype)
+                continue
+            known: Layout | None = None
+            if ATTRIBUTE in marks:
+                known = marks[ATTRIBUTE]
+            elif kind is Tensor and peek_interpreter_stack() is not None:
+                return None  # it may be one that a transform of torch.func has made
             if kind is nn.Parameter or (value.requires_grad and value.is_leaf):
                 form = (form, known, shape, dtype, id(value) in parameters)
             elif known is not None and known.rows and shape and shape[0] == users * known.rows:

@@ -30,10 +30,10 @@ from dprec.gradients.joint import (
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read, Tape
 from dprec.gradients.uses.batches import Alone, filled_up, select_alone
-from dprec.gradients.uses.low_precision import in_full
 from dprec_kernels.joint import Law
 from dprec_kernels.joint import sums as sums_at_once
 from dprec_kernels.joint.reference import AUTO_S, AUTO_V, FLAT
+from dprec_kernels.processor import in_full
 
 Mode = Literal["auto-v", "auto-s", "flat"]
 
@@ -84,7 +84,7 @@ class Clipping:
             length = torch.as_tensor(length).to(norm)
         counted = norm + STABILITY if self.mode == "auto-s" else norm
         least = {"flat": bound, "auto-v": SMALLEST, "auto-s": STABILITY}[self.mode]
-        factor = bound / torch.maximum(counted, CANCELLED * length).clamp_(min=least)
+        factor = torch.maximum(counted, CANCELLED * length).clamp_(min=least).reciprocal_().mul_(bound)
         return factor.masked_fill_(~(torch.maximum(norm, length) < self.largest), 0.0)  # also where one is no number
 
     @cached_property
@@ -109,7 +109,7 @@ class ClippedUsers:
     left_out: list[int]  # whose scale is 0
 
     def first(self, users: int) -> ClippedUsers:
-        if users == len(self.losses):
+        if users == self.losses.shape[0]:
             return self
         left_out = [user for user in self.left_out if user < users]
         return ClippedUsers(self.losses[:users], self.norms[:users], self.scales[:users], left_out)
@@ -141,7 +141,7 @@ class UserGradients:
 
     @property
     def rows(self) -> int:
-        return len(self.losses)
+        return self.losses.shape[0]
 
     @property
     def is_real(self) -> Tensor:
@@ -254,7 +254,7 @@ def _clip(
     else:
         norm, scale = _measured(contributions, joint, swept, shapes, losses, clipping)
         seen = torch.stack([(scale == 0).double(), losses.double()])
-    lost, told = seen.cpu()  # the one wait for the device
+    lost, told = seen.cpu().unbind()  # the one wait for the device
     left_out = lost.nonzero().flatten().tolist()
     if left_out:
         broken = ~(norm < LARGEST)  # all whose gradient is not finite are among them
@@ -325,12 +325,12 @@ def _measured(
     clipping: Clipping,
 ) -> tuple[Tensor, Tensor]:
     """Return (B,) norms over all parameters, and scales; add the largest one's gradients where that is swept."""
-    users, sums = len(losses), joint.sums
+    users, sums = losses.shape[0], joint.sums
     squared = torch.zeros(users, dtype=torch.float64, device=losses.device)
     squared += _stacked(squared_norms(joint.measured, shapes, users).values(), squared).sum(0)
     every = joint.measured if swept is None else {**joint.measured, swept: contributions[swept]}
     known = [length for uses in every.values() if (length := norms.terms(uses)) is not None]
-    length = _stacked(known, squared).norm(dim=0)
+    length = torch.linalg.vector_norm(_stacked(known, squared), dim=0)
     if swept is not None:
         whole = sums[swept]
         assert isinstance(whole, Tensor)

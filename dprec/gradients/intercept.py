@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -72,17 +73,20 @@ def foreign_function(graph: Set[Any]) -> str | None:
     >>> foreign_function(nodes(twice.sum())), foreign_function(nodes(tap(twice, print).sum()))
     ('Twice', None)
     """
-    foreign = {
-        kind: function
-        for kind in set(map(type, graph))
-        if (function := getattr(kind, "_forward_cls", None)) and function.__module__.partition(".")[0] not in _KNOWN
-    }
+    foreign = _foreign(frozenset(map(type, graph)))
     if foreign:
         tapped = {node.next_functions[0][0] for node in graph if isinstance(node, _Tap._backward_cls)}  # type: ignore[attr-defined]
         for node in graph - tapped:
             if type(node) in foreign:
                 return str(foreign[type(node)].__name__)
     return None
+
+
+@lru_cache(maxsize=1 << 8)
+def _foreign(kinds: frozenset[type]) -> dict[type, type]:
+    """Return those kinds of nodes that are an `autograd.Function` of others, and the function."""
+    functions = {kind: getattr(kind, "_forward_cls", None) for kind in kinds}
+    return {kind: own for kind, own in functions.items() if own and own.__module__.partition(".")[0] not in _KNOWN}
 
 
 class _Tap(PlainFunction):

@@ -67,9 +67,9 @@ def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size
 
 def terms(contributions: Sequence[Contribution]) -> Tensor | None:
     """Return (B,) how long all terms of a parameter are whose norm is taken in another way than their sum."""
-    each = [own.double() for use in contributions if (own := use.terms()) is not None]
+    each = [own for use in contributions if (own := use.terms()) is not None]
     if len(each) > 1:
-        return torch.stack(each).sum(0)
+        return torch.stack(each).sum(0, dtype=torch.float64)
     return each[0] if each else None
 
 
@@ -87,7 +87,7 @@ def sweep(
     They are built once: norm, scale and sum while they are in the cache.
     """
     part = WidePart(out, precision(contributions)["dtype"])
-    for chosen, gradient in built(contributions, out.shape, range(len(squared))):
+    for chosen, gradient in built(contributions, out.shape, range(squared.shape[0])):
         own, whole = square(gradient), squared[chosen]
         whole += own
         weight = scale(whole.sqrt(), length[chosen])

@@ -46,8 +46,9 @@ from dprec.gradients.uses.expression import (
     ids_of,
     sources_of,
 )
-from dprec.gradients.uses.low_precision import OwnPrecision, in_full
+from dprec.gradients.uses.low_precision import OwnPrecision
 from dprec.gradients.uses.registry import HINTS, MIXING, RULES, Uses, Way
+from dprec_kernels.processor import in_full
 
 MESSAGE = "losses(batch) takes a backward pass by itself, whose gradients have no noise: return the losses alone"
 CHECKPOINT = (
@@ -244,38 +245,37 @@ class Tape(AsWritten):
 
     def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
         """Return the function that makes contributions of an output's gradient, and is called with it once."""
-        left: list[tuple[str | None, Tensor, Callable[[Tensor], Contribution]]] = []
-        versions: list[tuple[Tensor, int]] = []
-        for used, make in uses:
-            key = id(used)
-            if key in self._names:
-                left.append((self._names[key], used, make))
-            elif self.trainable(used):  # an expression
-                left.append((None, used, make))
+        versions = [(tensor, tensor._version) for tensor in kept]
+        for used, _ in uses:
+            if used is not None and EXPRESSION in used.__dict__:
                 versions.append((used, used._version))
-        versions += [(tensor, tensor._version) for tensor in kept]
 
         def receive(gradient: Tensor) -> None:
-            nonlocal left, versions
-            if not left:
+            nonlocal uses, versions
+            if not uses:
                 raise UncoveredUse("a second backward pass ran through a closed tape: call losses(batch) again")
             if not self._running:
-                raise self.asked_for_gradients(left[0][1])
+                raise self.asked_for_gradients(self._first(uses))
             for tensor, version in versions:
                 if tensor._version != version:
                     raise UncoveredUse(
-                        f"an input of parameter '{self.name_of(left[0][1])}' is changed in place after its use: "
+                        f"an input of parameter '{self.name_of(self._first(uses))}' is changed in place after its use: "
                         "write the change out of place"
                     )
-            for name, used, make in left:
-                if name is not None:
-                    self.contributions[name].append(make(gradient))
-                else:
+            for used, make in uses:
+                key = id(used)
+                if key in self._names:
+                    self.contributions[self._names[key]].append(make(gradient))
+                elif self.trainable(used):  # an expression
                     for parameter, contribution in attributed(used, make(gradient), self.users):
                         self.contributions[self._names[id(parameter)]].append(contribution)
-            left, versions = [], []  # frees what the rules kept
+            uses, versions = (), []  # frees what the rules kept
 
         return receive
+
+    def _first(self, uses: Uses) -> Tensor:
+        """Return what is used first of what is trained."""
+        return next(used for used, _ in uses if self.trainable(used))
 
     def without_gradient(self, output: Tensor, why: str) -> Tensor:
         def refuse(gradient: Tensor) -> None:
@@ -287,8 +287,7 @@ class Tape(AsWritten):
         kwargs = kwargs or {}
         if func in SIZES:
             return func(*args, **kwargs)
-        transformed = peek_interpreter_stack() is not None
-        form = None if transformed else form_of(func, args, kwargs, self.users, self._names)
+        form = form_of(func, args, kwargs, self.users, self._names)
         if form in DECISIONS:
             decided = DECISIONS[form]
             if decided.kind is not None:
@@ -304,7 +303,7 @@ class Tape(AsWritten):
                 result = RULES[func].run(self, func, args, kwargs)
                 if result is not NotImplemented:
                     return result
-        if transformed:
+        if peek_interpreter_stack() is not None:
             raise NoRule(
                 f"{operation_name(func)} runs inside torch.vmap or another transform of torch.func, which hides whose "
                 "row is whose: write it for a batch of users"

@@ -1,4 +1,4 @@
-"""What is known of this processor before anything is measured, and how many threads torch has.
+"""What is known of this processor before anything is measured, how many threads torch has, and in what it computes.
 
 A measurement could come out one way now, and the other way when a run is resumed on the same processor: its sums would
 be others.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -83,3 +84,8 @@ def of_threads(count: int) -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     with of_threads(1):
         yield
+
+
+def in_full(device: str) -> AbstractContextManager[Any]:
+    """Compute in the precision of what is given, whatever autocast is on."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()

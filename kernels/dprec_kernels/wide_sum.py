@@ -59,14 +59,15 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     >>> bool(abs(float(total / 0.1) / 10_000_000 - 1) < 8e-7)
     True
     """
-    if not total.numel():  # as where a strategy has chosen none of the rows
+    numbers = total.numel()
+    if not numbers:  # as where a strategy has chosen none of the rows
         return
     if total.dtype == left.dtype:
         add_summed(total, left, right)
     elif not host_readable(total):
-        _add_parts(total, left, right, HELD_ON_CARD // total.numel())
-    elif total.numel() < LARGE or total.dim() > 2:
-        _add_parts(total, left, right, HELD // total.numel())
+        _add_parts(total, left, right, HELD_ON_CARD // numbers)
+    elif numbers < LARGE or total.ndim > 2:
+        _add_parts(total, left, right, HELD // numbers)
     else:
         step = max(1, IN_CACHE // total.shape[1])
         for start in range(0, total.shape[0], step):  # parts of the sum stay in the cache

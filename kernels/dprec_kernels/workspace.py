@@ -35,11 +35,10 @@ class Workspace(threading.local):
     def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Return a tensor of this shape, of the dtype and on the device of `like`; its contents are anything."""
         key, size = (name, like.dtype, like.device), math.prod(shape)
-        held = self._held.get(key)
-        if held is None or held.numel() < size:
+        if key not in self._held or self._held[key].shape[0] < size:
             with torch.inference_mode(False):  # memory first needed while ranking must serve training too
-                held = self._held[key] = torch.empty(size, dtype=like.dtype, device=like.device)
-        return held[:size].view(tuple(shape))
+                self._held[key] = torch.empty(size, dtype=like.dtype, device=like.device)
+        return self._held[key][:size].view(tuple(shape))
 
     def lend(self, name: str, size: int, like: Tensor) -> Loan | None:
         """Return memory of this name that no later call gets while the loan lives; None while it is lent."""

@@ -25,7 +25,7 @@ class Batch:
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def __len__(self) -> int:
-        return len(next(iter(self.tensors.values())))
+        return next(value.shape[0] for value in vars(self).values() if isinstance(value, Tensor))
 
     def to(self: B, device: torch.device | str, **options: Any) -> B:
         return self._with({name: tensor.to(device, **options) for name, tensor in self.tensors.items()})

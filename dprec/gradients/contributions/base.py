@@ -84,7 +84,7 @@ class Contribution(ABC):
 
     def numbers(self) -> list[Tensor]:
         """Return tensors of the kind that are added up: where it is carried back, those of its parameter."""
-        return [v for v in vars(self).values() if isinstance(v, Tensor) and v.is_floating_point()]
+        return [v for v in vars(self).values() if isinstance(v, Tensor) and v.dtype.is_floating_point]
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         """Add Σ_u weight[u] · gradient_u to a total (*shape) that may be wider than gradients and weights.
@@ -137,4 +137,4 @@ def all_of(form: type[Form], uses: Sequence[Contribution]) -> list[Form] | None:
 
 def zeroed(values: Tensor, where: Tensor) -> Tensor:
     """Return values (B, N, …) with exact zeros where this mask over the first dimensions is set, whatever was there."""
-    return values.masked_fill(where.view(*where.shape, *[1] * (values.dim() - where.dim())), 0.0)
+    return values.masked_fill(where.view(*where.shape, *[1] * (values.ndim - where.ndim)), 0.0)

@@ -42,7 +42,7 @@ class Dense(Contribution):
 
     def at_rows(self, ids: Tensor, users: int) -> Contribution:
         own = ids.flatten().expand(users, -1)
-        return Rows(own, self.values.reshape(*own.shape, *self.values.shape[1 + ids.dim() :]))
+        return Rows(own, self.values.reshape(*own.shape, *self.values.shape[1 + ids.ndim :]))
 
 
 @dataclass
@@ -80,11 +80,11 @@ class Aligned(Contribution):
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         each = weight.repeat_interleave(self.rows)  # no two users meet
-        total += self.values * each.view(-1, *[1] * (self.values.dim() - 1))
+        total += self.values * each.view(-1, *[1] * (self.values.ndim - 1))
 
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost.repeat_interleave(self.rows))
 
     def at_rows(self, ids: Tensor, users: int) -> Contribution:
         own = ids.reshape(users, -1)
-        return Rows(own, self.values.reshape(*own.shape, *self.values.shape[ids.dim() :]))
+        return Rows(own, self.values.reshape(*own.shape, *self.values.shape[ids.ndim :]))

@@ -76,7 +76,7 @@ class Rows(LookUp):
 
     def flat(self) -> Tensor:
         """Return the values as vectors (B, N, d), also of users who read nothing."""
-        return self.values.flatten(2) if self.values.dim() > 2 else self.values.unsqueeze(2)
+        return self.values.flatten(2) if self.values.ndim > 2 else self.values.unsqueeze(2)
 
     def materialise(self, out: Tensor, places: Places) -> None:
         ids, values = self.ids[places], self.values[places]
@@ -88,7 +88,7 @@ class Rows(LookUp):
         return self.ids, self.flat(), weight  # nothing is multiplied yet
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
-        values = self.values * weight.view(-1, *[1] * (self.values.dim() - 1))
+        values = self.values * weight.view(-1, *[1] * (self.values.ndim - 1))
         total.index_add_(0, self.ids.flatten(), values.flatten(0, 1).to(total.dtype))
 
     def forget(self, lost: Tensor) -> None:

@@ -58,6 +58,8 @@ def in_parts(
     """
     uses, totals, added = dict(contributions), dict(sums), []
     for name, own in contributions.items():
+        if type(own[0]) is not Part:
+            continue
         whole, parts = sums[name], all_of(Part, own)
         if not parts or not isinstance(whole, Tensor):
             continue

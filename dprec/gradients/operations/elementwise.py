@@ -30,29 +30,21 @@ OF_ELEMENTS: list[Operation] = [
 def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     """Give every output element its own copy of the parameter; autograd finds the gradient of each copy."""
     operands = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-    data = [a for a in operands if not tape.trainable(a) and layout_of(a) is not None]
-    if not data or (tape.trainable(operands[0]) and writes_first_argument(function.__name__)):
+    trained = [a for a in operands if tape.trainable(a)]
+    data = [a for a in operands if layout_of(a) is not None]
+    if not data or (operands[0] is trained[0] and writes_first_argument(function.__name__)):
         return NotImplemented
-    shape = _broadcast(operands)
-    used = next(a for a in operands if tape.trainable(a))
-    lead = max(data, key=lambda a: a.dim())
+    shape, used = _broadcast(operands), trained[0]
+    lead = max(data, key=lambda a: a.ndim)
     rows = tape.rows(lead, function.__name__, used)
-    if lead.dim() < len(shape) or lead.shape[0] != shape[0]:
+    if lead.ndim < len(shape) or lead.shape[0] != shape[0]:
         raise UncoveredUse(
             f"parameter '{tape.name_of(used)}' is broadcast over the users' dimension by {function.__name__}: "
             "keep users first in the other operand"
         )
 
     def copied(operand: Any) -> Any:
-        if not tape.trainable(operand):
-            return operand
-        operand = without_copies(operand)
-        if _by_place(tape, operand, shape):
-            raise NoRule(
-                f"parameter '{tape.name_of(operand)}' meets each user by their place in the batch in "
-                f"{function.__name__}: index it by the user's own data or by position"
-            )
-        return copied_for_users(tape, operand, shape, rows)
+        return copied_for_users(tape, operand, shape, rows) if tape.trainable(operand) else operand
 
     args, kwargs = tuple(map(copied, args)), {name: copied(a) for name, a in kwargs.items()}
     result = function(*args, **kwargs)
@@ -64,7 +56,7 @@ def _broadcast(operands: list[Tensor]) -> torch.Size:
     """Return the shape of what operands are together: mostly that of the one with the most dimensions."""
     shape = max((operand.shape for operand in operands), key=len)
     for operand in operands:
-        if operand.shape != shape[len(shape) - operand.dim() :]:
+        if operand.shape != shape[len(shape) - operand.ndim :]:
             return torch.broadcast_shapes(*(each.shape for each in operands))
     return shape
 
@@ -78,15 +70,15 @@ def copied_for_users(tape: Recorder, operand: Tensor, shape: torch.Size, rows: i
             return torch.view_as_complex(copied_for_users(tape, parts, torch.Size((*shape, 2)), rows))
     if _by_place(tape, operand, shape):
         raise NoRule(
-            f"parameter '{tape.name_of(operand)}' may be another one for each place in the batch: expand it to the "
-            "batch, or index it by the user's own data"
+            f"parameter '{tape.name_of(operand)}' meets each user by their place in the batch: expand it to the batch, "
+            "or index it by position or by the user's own data"
         )
     copies = operand.detach().expand(shape)
     return tape.record(copies, rows, [(operand, lambda g: summed(g, operand, tape.users, rows))])
 
 
 def _by_place(tape: Recorder, operand: Tensor, shape: torch.Size) -> bool:
-    return operand.dim() == len(shape) and operand.shape[0] > 1 and not _same_for_all_users(tape, operand)
+    return operand.ndim == len(shape) and operand.shape[0] > 1 and not _same_for_all_users(tape, operand)
 
 
 def _same_for_all_users(tape: Recorder, operand: Tensor) -> bool:
@@ -100,7 +92,7 @@ def _same_for_all_users(tape: Recorder, operand: Tensor) -> bool:
 def summed(gradient: Tensor, parameter: Tensor, users: int, rows: int) -> Contribution:
     """Sum the copies' gradient (users * rows, …) over the dimensions along which the parameter was copied."""
     gradient = at_least_float32(gradient.detach())
-    shape = (1,) * (gradient.dim() - parameter.dim()) + tuple(parameter.shape)
+    shape = (1,) * (gradient.ndim - parameter.ndim) + tuple(parameter.shape)
     copied = [d for d, size in enumerate(shape) if d > 0 and size == 1 and gradient.shape[d] != 1]
     if shape[0] > 1:
         whole = gradient.sum(copied, keepdim=True) if copied else gradient
@@ -116,7 +108,7 @@ def prelu(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     """x where it is positive, scale · x elsewhere, with a scale for all features or for each."""
     given = named(("input", "weight"), args, kwargs)
     x, scale = given["input"], given["weight"]
-    if tape.trainable(x) or layout_of(x) is None or x.dim() < 2:
+    if tape.trainable(x) or layout_of(x) is None or x.ndim < 2:
         return NotImplemented
     with tape:
-        return torch.where(x > 0, x, x * scale.reshape(-1, *[1] * (x.dim() - 2)))
+        return torch.where(x > 0, x, x * scale.reshape(-1, *[1] * (x.ndim - 2)))

@@ -41,7 +41,7 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         return over_positions(tape.by_user(gradient))
 
     uses = [(weight, for_weight), (bias, for_bias)]
-    if x.requires_grad and torch.is_grad_enabled() and is_plain_affine(x, fixed, shift):
+    if x.requires_grad and is_plain_affine(x, fixed, shift):
         if of_weight and of_bias and x.dtype == torch.float32:
             tape.again[F.linear] = _linear_again
         return marked(overheard_affine(x, fixed, shift, tape.listener(uses, [inputs])), rows)
@@ -52,8 +52,6 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
 
 def _linear_again(tape: Recorder, input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Do the same for a plain call of a form that was met before, with a trained weight and bias."""
-    if not torch.is_grad_enabled():
-        return linear(tape, F.linear, (input, weight, bias), {})  # type: ignore[no-any-return]
     inputs, users, own = tape.by_user(input), tape.users, input
 
     def for_weight(gradient: Tensor) -> Contribution:

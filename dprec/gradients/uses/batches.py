@@ -40,20 +40,19 @@ def _tensors(values: Iterable[Any], seen: set[int]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             yield value
-        if not isinstance(value, _WITHOUT) and id(value) not in seen:
+        elif not isinstance(value, _WITHOUT) and id(value) not in seen:
             seen.add(id(value))
             yield from _tensors(_held(value), seen)
 
 
 def _held(value: Any) -> list[Any]:
     """Return what a batch or a part of it holds: fields, items, and whatever else was set."""
-    if isinstance(value, Tensor):
-        return []
-    named = [field.name for field in fields(value)] if is_dataclass(value) else []
-    items: list[Any] = [getattr(value, name, None) for name in named]
-    if not named and isinstance(value, Collection) and not isinstance(value, np.ndarray):
+    own = _set_on(value)
+    fields = getattr(value, "__dataclass_fields__", ())
+    items: list[Any] = [getattr(value, name, None) for name in fields if name not in own]  # in slots
+    if not fields and isinstance(value, Collection) and not isinstance(value, np.ndarray):
         items = list(value.values()) if isinstance(value, Mapping) else list(value)
-    return [*items, *(held for name, held in _set_on(value).items() if name not in named)]
+    return [*items, *own.values()]
 
 
 def _set_on(value: Any) -> dict[str, Any]:
@@ -107,7 +106,7 @@ def filled_up(batch: Any) -> Any:
     ([1.0, 2.0, 1.0, 1.0], 101)
     """
     users = len(batch)
-    rows = [tensor for tensor in batch_tensors(batch) if tensor.dim() and len(tensor) == users]
+    rows = [tensor for tensor in batch_tensors(batch) if tensor.shape[:1] == (users,)]
     if not users or not rows or any(tensor.device.type != "cpu" for tensor in rows):  # a GPU would have to wait for it
         return batch
     each = [tensor[0].numel() for tensor in rows]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +18,7 @@ _BAG = (
 )
 
 
-@dataclass(frozen=True)
-class LookUpCall:
+class LookUpCall(NamedTuple):
     """A call that reads rows of a table.
 
     `given` has the arguments of `embedding` and `embedding_bag` by name. Everything else reads `table[ids]`, where

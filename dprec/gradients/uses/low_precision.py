@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +14,6 @@ from dprec.errors import UncoveredUse
 _DTYPES = [value for value in vars(torch).values() if isinstance(value, torch.dtype)]
 LOW = frozenset(dtype for dtype in _DTYPES if dtype.is_floating_point and dtype.itemsize < 4)
 _declared: ContextVar[bool] = ContextVar("_declared", default=False)  # by an autocast that `without_autocast` put off
-
-
-def in_full(device: str) -> AbstractContextManager[Any]:
-    """Compute in the precision of what is given, whatever autocast is on."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.layouts.layout import operation_name
 
 # For each parameter, or None: what makes a contribution of the gradient of an operation's output.
-Uses: TypeAlias = "Iterable[tuple[Any, Callable[[Tensor], Contribution]]]"
+Uses: TypeAlias = "Sequence[tuple[Any, Callable[[Tensor], Contribution]]]"
 
 
 class Recorder(Protocol):

@@ -15,6 +15,7 @@ from dprec_kernels.catalogue_softmax import overlaps, pieces, reference, users
 from dprec_kernels.catalogue_softmax.users import UserSoftmaxes
 from dprec_kernels.paths import fast, on_card
 from dprec_kernels.plain_function import PlainFunction
+from dprec_kernels.processor import in_full
 
 __all__ = [
     "UserSoftmaxes",
@@ -50,7 +51,7 @@ def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: in
         return loss
     hidden, table = _checked(hidden, table, target)
     keep = table.requires_grad and torch.is_grad_enabled()
-    with torch.autocast(hidden.device.type, enabled=False):
+    with in_full(hidden.device.type):
         loss = _CatalogueSoftmax.apply(hidden.flatten(0, -2), table, target.flatten(), padding, keep)
     return loss.view(target.shape)
 
@@ -68,7 +69,7 @@ def for_users(
     """
     hidden, table = _checked(hidden, table, target)
     longest = hidden.shape[-1]  # up to here the products cost less than building the user's gradient; measured
-    with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+    with torch.no_grad(), in_full(hidden.device.type):
         path = _fast(hidden)
         known: UserSoftmaxes | Tensor
         if path is pieces:
@@ -88,9 +89,9 @@ def centred(table: Tensor, padding: int = 0) -> Tensor:
     >>> centred(torch.tensor([[0.0], [1001.0], [1003.0]])).flatten().tolist()
     [-1002.0, -1.0, 1.0]
     """
-    if len(table) < 3:
+    if table.shape[0] < 3:
         return table
-    others = len(table) - 1
+    others = table.shape[0] - 1
     if not on_card(table):  # most tables are far from it, which few digits tell at a fifth of the time
         memory = weakref.ref(table.untyped_storage())  # not its address, where another table may come to lie
         known = (memory, table.storage_offset(), table._version, table.shape, table.stride(), padding)

@@ -36,12 +36,12 @@ def squared_norms(softmaxes: UserSoftmaxes, weight: Tensor, ids: Tensor, values:
     size = softmaxes.log_total.abs().where(there, 0.0).amax(1).double()
     # A softmax is exp(score - log total), and both are rounded: its own relative error grows with their size. But no
     # chance is above 1.
-    off = 4 * torch.expm1(torch.finfo(weight.dtype).eps * (1 + size)).clamp_(max=len(softmaxes.table))
+    off = 4 * torch.expm1(torch.finfo(weight.dtype).eps * (1 + size)).clamp_(max=softmaxes.table.shape[0])
     weighted = softmaxes.hidden.double() * (weight * there).double().unsqueeze(2)
+    given = weighted, values.double(), products.double(), softmaxes.missed.double(), met.double(), same, ids, off
     step = max(1, AT_ONCE // max(1, length * items.shape[1]))
-    wide = [each.double() for each in (values, products, softmaxes.missed, met)]
-    parts = zip(*(each.split(step) for each in (weighted, *wide, same, ids, off)), strict=True)
-    found = [_exact(length, *each) for each in parts]
+    parts = [slice(start, start + step) for start in range(0, ids.shape[0], step)]
+    found = [_exact(length, *(each[users] for each in given)) for users in parts]
     return torch.cat(found) if found else size
 
 

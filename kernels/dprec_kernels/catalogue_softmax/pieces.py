@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, chain, repeat
 
 import torch
@@ -207,7 +208,8 @@ def _parts(count: int, items: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
-def tiles(items: int, positions: int = PIECE // ITEMS) -> list[slice]:
+@cache
+def tiles(items: int, positions: int = PIECE // ITEMS) -> Sequence[slice]:
     """Return slices of the items: of so many positions their scores fit a cache."""
     step = min(max(ITEMS, PIECE // max(positions, 1) // ITEMS * ITEMS), MOST)
     return [slice(start, min(start + step, items)) for start in range(0, items, step)]

@@ -115,7 +115,7 @@ class UserSoftmaxes:
             hidden = self.rows * self._in_rows(weight, 0.0).unsqueeze(1)
             factors = (self.shifts - self._in_rows(self.log_total, float("inf"))).exp_()
             taken = self.hidden * (weight * self.missed).unsqueeze(2)
-            self.prepared = weight, [hidden * each.unsqueeze(1) for each in factors], taken
+            self.prepared = weight, [hidden * each for each in factors.unsqueeze(2).unbind()], taken
         return self.prepared[1]
 
     def _in_rows(self, values: Tensor, nobodys: float) -> Tensor:
@@ -132,9 +132,9 @@ class UserSoftmaxes:
             for user, first, length in zip(own.users, accumulate(own.lengths, initial=0), own.lengths, strict=False)
         }
 
-    @cached_property
-    def _tiles(self) -> list[slice]:
-        return pieces.tiles(len(self.table), WIDEST)
+    @property
+    def _tiles(self) -> Sequence[slice]:
+        return pieces.tiles(self.table.shape[0], WIDEST)
 
     def _again(self, own: Pass, tile: int, items: slice) -> Tensor:
         """Return exp(score - shift) of a pass, as the forward pass computed it."""
@@ -160,7 +160,7 @@ def forward(
     # Whatever stands at a position without a target must not meet what is kept.
     hidden = hidden.masked_fill(~there.unsqueeze(2), 0.0)
     lengths = (there * torch.arange(1, width + 1, device=hidden.device)).amax(1).tolist() if width else []
-    parts = passes(lengths, width, len(table), width <= longest)
+    parts = passes(lengths, width, table.shape[0], width <= longest)
     places: list[int] = []
     for own in parts:
         own.add_places(places, width, nobodys)
@@ -174,8 +174,8 @@ def forward(
     slope = hidden.new_zeros(nobodys + 1, dim)
     log_total.fill_(float("inf"))
     if parts:
-        counts, over = [own.count for own in parts], pieces.tiles(len(table), WIDEST)
-        found.kept = room_for(counts, len(table), hidden)
+        counts, over = [own.count for own in parts], found._tiles
+        found.kept = room_for(counts, table.shape[0], hidden)
         pairs = [] if products is None else [list(_pairs(own, products)) for own in parts]
         of_rows = pieces.passes_over_items(
             found.rows, table, wanted, padding, over, counts, found.kept,
@@ -183,7 +183,7 @@ def forward(
         )  # fmt: skip
         for out, each in (
             (loss, of_rows.loss), (log_total, of_rows.log_total), (missed, of_rows.missed), (slope, of_rows.slope),
-            (total, 1 / of_rows.total),
+            (total, of_rows.total.reciprocal()),
         ):  # fmt: skip
             out.index_copy_(0, order, each)
         found.shifts = of_rows.shifts

@@ -78,18 +78,18 @@ def rows(ids: Tensor, values: Tensor) -> Tensor:
     alone[:, :-1] &= begins[:, 1:]
     source = (order + torch.arange(0, users * reads, reads, device=ids.device).unsqueeze(1)).flatten()
     shared = (~alone).flatten().nonzero().squeeze(1)
-    if FEW * len(shared) > users * reads:
+    if FEW * shared.shape[0] > users * reads:
         shared = torch.arange(users * reads, device=ids.device)
         norms = torch.zeros(users, dtype=torch.float64, device=ids.device)
     else:
         each = _square(values).index_fill_(0, source[shared], 0.0)
         norms = each.view(users, reads).sum(1)
-    if len(shared):
+    if shared.shape[0]:
         begins = begins.flatten()[shared]
         group = begins.cumsum(0) - 1
         owner = torch.div(shared[begins], reads, rounding_mode="floor")
         merged = workspace.take("merged", (len(owner), values.shape[1]), norms).zero_()
-        if len(shared) == users * reads:
+        if shared.shape[0] == users * reads:
             merged.index_add_(0, torch.empty_like(group).index_copy_(0, source, group), values.double())
         else:
             merged.index_add_(0, group, values[source[shared]].double())
