@@ -36,6 +36,7 @@ DEEPER = {  # what a study is about: a formula, a release or a kernel that no pu
     "elsewhere": ["dprec.gradients"],
     "normals": ["dprec.noise", "dprec_kernels"],
     "private_als": ["dprec.accounting", "dprec.data", "dprec.models.described", "dprec.models.items"],
+    "random_allocation": ["dprec.accounting"],
     "shares": ["dprec.accounting", "dprec.data", "dprec.models.items", "dprec.noise"],
     "text_accuracy": ["dprec.run.saved"],
     "text_items": ["dprec.data.datasets", "dprec.metrics.ranking"],
@@ -307,6 +308,7 @@ RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a st
     "adafest": ([], lambda rows: [row["system"] for row in rows[:3]] == ["AdaFEST", "DP-SGD, fused", "AdaFEST"]),
     "nearest_items": ([], lambda rows: 0 < rows[0]["recall"] <= rows[2]["recall"] and len(rows) == 3),
     "processes": ([], lambda rows: 0 < rows[1]["cpu_ms_per_step"] < rows[1]["all_cpu_ms_per_step"]),
+    "random_allocation": ([], lambda rows: rows[0]["ratio"] == pytest.approx(1, abs=0.03)),
     "recurrent": ([], rises),
     "sparsity": (
         ["--study", "periods", "--runs", "runs"],
@@ -320,6 +322,7 @@ RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a st
         lambda rows: all(row["ratio"] == pytest.approx(row["script_ms"] / row["lightning_ms"]) for row in rows),
     ),
 }
+NEEDS = {"nearest_items": "faiss", "random_allocation": "PLD_accounting"}
 
 
 @pytest.mark.full
@@ -328,8 +331,8 @@ RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a st
 def test_a_study_runs_and_measures(name: str, tmp_path: Path) -> None:
     if name.startswith("text"):
         pytest.importorskip("transformers")
-    if name == "nearest_items":
-        pytest.importorskip("faiss")
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     words, holds = RUNS[name]
     rows = run(tmp_path, name, *words)
     assert rows
