@@ -306,7 +306,10 @@ RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a st
         lambda rows: len(rows) == 1 and 0 < rows[0]["ndcg@10"] < 1,
     ),
     "adafest": ([], lambda rows: [row["system"] for row in rows[:3]] == ["AdaFEST", "DP-SGD, fused", "AdaFEST"]),
-    "nearest_items": ([], lambda rows: 0 < rows[0]["recall"] <= rows[2]["recall"] and len(rows) == 3),
+    "nearest_items": (
+        [],
+        lambda rows: len(rows) == 7 and 0 < rows[0]["recall"] <= rows[3]["recall"] and rows[6]["recall"] > 0.9,
+    ),
     "processes": ([], lambda rows: 0 < rows[1]["cpu_ms_per_step"] < rows[1]["all_cpu_ms_per_step"]),
     "random_allocation": ([], lambda rows: rows[0]["ratio"] == pytest.approx(1, abs=0.03)),
     "recurrent": ([], rises),
