@@ -56,6 +56,26 @@ class Mean(nn.Module):
         return self.table(batch.history).mean(1) @ self.table.weight.T
 
 
+class Module(lightning.LightningModule):
+    """A LightningModule that is not dprec's."""
+
+    def __init__(self, items: int) -> None:
+        super().__init__()
+        self.mean = Mean(items)
+
+    def losses(self, batch: SequenceBatch) -> Tensor:
+        return nn.functional.cross_entropy(self.scores(batch), batch.targets[:, 0], reduction="none")
+
+    def scores(self, batch: Any) -> Tensor:
+        return self.mean.scores(batch)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.losses(batch)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
 @pytest.fixture
 def trainer(tmp_path: Path) -> lightning.Trainer:
     return lightning.Trainer(
@@ -139,6 +159,21 @@ def test_a_module_that_a_script_trained_recommends_is_judged_and_is_exported(
     torch.testing.assert_close(program(seen)[0, 1:], scores[1:])
 
 
+def test_a_module_that_a_trainer_trained_recommends_under_its_guarantee(
+    trainer: lightning.Trainer, tmp_path: Path
+) -> None:
+    data = Sequences.of(FRAME, min_events=0, batch_size=10)
+    data.setup()
+    trainer.callbacks.append(Privacy(epsilon=8))
+    trainer.fit(module := Module(data.items), data)
+    dprec.save(trainer, tmp_path / "own.ckpt", data)
+    served = dprec.load(tmp_path / "own.ckpt", trust=[__name__])
+    assert served.guarantee.startswith("(8, ")
+    assert "3 steps of Gaussian noise" in served.guarantee
+    assert served.model.state_dict()["mean.table.weight"].equal(module.mean.table.weight)
+    assert len(served.recommend([["film 4", "film 9"]], k=3)[0].items) == 3
+
+
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     class Local(Mean):
         pass
@@ -147,6 +182,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
         (Local(4), ["a", "b", "c"], "is in a function, where nobody finds it again"),
         (nn.Linear(3, 3), ["a", "b"], "Linear is not a Learner; give a class .* or a torch.nn.Module that has losses"),
         (Mean(4), ["a", "b"], "does not fit .*Mean"),
+        (torch.optim.SGD([nn.Parameter(torch.ones(1))]), ["a"], "a SGD has no model: give a module, a trainer or what"),
         (Mean(4), Clicks("synthetic"), "data is a Clicks: give Sequences"),
     ):
         with pytest.raises(UserError, match=says):

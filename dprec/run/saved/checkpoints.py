@@ -111,7 +111,8 @@ def save(trained: Any, file: str | Path, data: Any, **arguments: Any) -> None:
     numbers. The checkpoint names its class, so this has to be in a module that can be imported.
 
     Args:
-        trained: what `dprec.private` returned, or a module that was trained without privacy, and is then said to be so.
+        trained: what `dprec.private` returned, a Lightning trainer, or a module that was trained without privacy, and
+            is then said to be so.
         file: the checkpoint, such as "mine.ckpt".
         data: the `Sequences` that it was trained on, or the items' raw ids in the order of their numbers, from 1 on.
         arguments: what the module's class is made with, as far as the data does not decide it.
@@ -129,7 +130,7 @@ def save(trained: Any, file: str | Path, data: Any, **arguments: Any) -> None:
     >>> load(f"{tempfile.gettempdir()}/mine.ckpt").guarantee[:10]
     '(8, 0.001)'
     """
-    model = trained if isinstance(trained, nn.Module) else trained.trained.module
+    model, run, steps = _trained(trained)
     if not hasattr(data, "catalogue_ids"):
         if not isinstance(data, Iterable) or isinstance(data, (str, Mapping)):
             raise UserError(f"data is a {type(data).__name__}: give Sequences, or the items' raw ids in a list")
@@ -140,17 +141,29 @@ def save(trained: Any, file: str | Path, data: Any, **arguments: Any) -> None:
     taken = parameters(resolve(Learner, name, "the model"))
     made = {one: size for one, size in sizes.items() if one in taken} | getattr(model, "arguments", {}) | arguments
     assumed = [*getattr(data, "assumptions", ()), *getattr(model, "assumptions", ())]
-    with nullcontext() if trained is model else trained.public():  # rows that owe noise have paid it
+    with trained.public() if hasattr(trained, "public") else nullcontext():  # rows that owe noise have paid it
         state = {one: tensor.detach().cpu().clone() for one, tensor in model.state_dict().items()}
     promise: dict[str, Any] = {"guarantee": NOT_PRIVATE}
-    if trained is not model:
+    if run is not None:
         if isinstance(data, list):
-            law = trained.run.sampling
-            assumed = [f"the number of {law.unit}s ({law.users})", "the list of items", *assumed]
-        promise = trained.run.promise(assumed) | {"guarantee": trained.guarantee(assumed)}
-    ours = kept_as(type(model), made, data, getattr(trained, "steps", 0), promise)
+            assumed = [f"the number of {run.sampling.unit}s ({run.sampling.users})", "the list of items", *assumed]
+        promise = run.promise(assumed) | {"guarantee": getattr(trained, "guarantee", run.guarantee)(assumed)}
+    ours = kept_as(type(model), made, data, steps, promise)
     _made_of(ours["model"], state, Path(file))  # or nobody could load it
     replace_file(Path(file), lambda part: torch.save({"state_dict": state, "dprec": ours}, part))
+
+
+def _trained(trained: Any) -> tuple[nn.Module, Any, int]:
+    """The module, the private run that trained it if one did, and how many steps it took."""
+    if isinstance(trained, nn.Module):
+        return trained, None, 0
+    if isinstance(module := getattr(trained, "lightning_module", None), nn.Module):
+        return module, next((each for each in trained.callbacks if hasattr(each, "promise")), None), trained.global_step
+    if not hasattr(trained, "trained"):
+        raise UserError(
+            f"a {type(trained).__name__} has no model: give a module, a trainer or what dprec.private returned"
+        )
+    return trained.trained.module, trained.run, trained.steps
 
 
 def data_of(checkpoint: Mapping[str, Any], run: str, instead: str) -> Mapping[str, Any]:
