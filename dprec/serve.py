@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dprec.cli.arguments import CommandLine, NonNegativeInt, PositiveInt, add_run, listed
 from dprec.cli.command import Command
-from dprec.errors import UserError
+from dprec.errors import UserError, refuse_missing
 
 HOME = ("127.0.0.1", "localhost", "::1")
 PORT = 8000
@@ -48,10 +48,10 @@ def serve(line: CommandLine, console: Console) -> None:
     """
     from dprec.serving.requests import ITEM
     from dprec.serving.served import Served, load
-    from dprec.serving.service import Limits, refuse_without_packages, server
+    from dprec.serving.service import Limits, server
 
     host, run = line.options.host, line.options.run
-    refuse_without_packages()
+    refuse_missing(("starlette", "uvicorn"), "dprec serve", "serve")
     served = load(run, listed(line.options.trust), line.options.features)
     if isinstance(served, Served):  # what the first request would wait for
         served.recommend([[], [{ITEM: raw} if served.reader.columns else raw for raw in served.items[:1]]])

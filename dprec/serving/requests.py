@@ -99,7 +99,9 @@ class RequestReader:
         if isinstance(given, (Mapping, list, tuple)):
             names, each = (list(given), given.values()) if isinstance(given, Mapping) else (range(len(given)), given)
             told = map(str, names) if isinstance(given, Mapping) else (f"history {n}" for n in names)
-            return names, self._known([history_of(*one, self.columns) for one in zip(each, told, strict=True)])
+            read = [history_of(*one, self.columns) for one in zip(each, told, strict=True)]
+            numbers = self.catalogue.numbers([ids for ids, _ in read])
+            return names, [_known(np.array(own, np.int64), *one) for own, one in zip(numbers, read, strict=True)]
         frame = as_polars(given)
         there, where = [*frame.collect_schema().names(), BY_ROW], self.how_read.get("where")
         roles = {role: self.how_read.get(role) for role in ("user_column", "item_column", "time_column")}
@@ -109,15 +111,6 @@ class RequestReader:
                 own["where"] = Condition.read(where, FRAME, there, dict).text
         return self._of_log(read_frame(frame, context=self.context, **own))
 
-    def _known(self, histories: Sequence[tuple[list[str], np.ndarray | None]]) -> list[Known]:
-        found = []
-        for (ids, codes), items in zip(histories, self.catalogue.numbers([ids for ids, _ in histories]), strict=True):
-            numbers = np.array(items, dtype=np.int64)
-            known = numbers > 0
-            unknown = [ids[place] for place in np.flatnonzero(~known)]
-            found.append((numbers[known], None if codes is None else codes[known], unknown))
-        return found
-
     def _of_log(self, log: Interactions) -> tuple[list[str], list[Known]]:
         items, codes = np.array(self.catalogue.numbers([log.item_ids])[0], dtype=np.int64)[log.item], None
         if self.columns is not None:
@@ -126,10 +119,8 @@ class RequestReader:
                     "the run reads the context of events, which this log was read without: give it the columns"
                 )
             codes = log.context.codes
-        found: list[Known] = []
-        for start, end in zip(log.offsets[:-1], log.offsets[1:], strict=True):
-            known = items[start:end] > 0
-            found.append((items[start:end][known], None if codes is None else codes[start:end][known], []))
+        each = [slice(*ends) for ends in zip(log.offsets[:-1], log.offsets[1:], strict=True)]
+        found = [_known(items[own], None, None if codes is None else codes[own]) for own in each]
         return log.ids_of(np.arange(len(found))), found
 
     def _each(self, given: Any, names: Sequence[Any], where: str) -> list[np.ndarray | None]:
@@ -165,6 +156,13 @@ class RequestReader:
 
 
 Known = tuple[np.ndarray, "np.ndarray | None", list[str]]  # the first three fields of a `Question`
+
+
+def _known(numbers: np.ndarray, ids: Sequence[str] | None, codes: np.ndarray | None) -> Known:
+    """Of the items of a history, 0 where they are unknown, those that are known, their context, and the other ids."""
+    known = numbers > 0
+    unknown = [] if ids is None else [ids[place] for place in np.flatnonzero(~known)]
+    return numbers[known], None if codes is None else codes[known], unknown
 
 
 def refuse_k(k: Any) -> None:

@@ -154,8 +154,8 @@ class Served:
         names, questions = self.reader.read(Request(histories))
         there = [place for place, one in enumerate(questions) if len(one.history)]
         found = np.zeros((len(there), self._factors.shape[1]), dtype=np.float32)
-        for places, inputs in in_batches([questions[place] for place in there], self.model, self.reader.columns):
-            found[places] = self.model.user_vectors(as_batch(*inputs)).float().numpy()
+        for places, batch in in_batches([questions[place] for place in there], self.model, self.reader.columns):
+            found[places] = self.model.user_vectors(batch).float().numpy()
         return Vectors([names[place] for place in there], found)
 
     @cached_property
@@ -178,7 +178,7 @@ class Served:
     def _factors(self) -> Tensor:
         """The items' vectors. Says so where scores are not products of them with users' vectors."""
         vectors, some = self._vectors, torch.arange(1, min(SOME, self.model.items))[:, None]  # histories of one item
-        products, scores = self.model.user_vectors(as_batch(some)) @ vectors.T, self.scores(some)
+        products, scores = self.model.user_vectors(as_batch(some, some)) @ vectors.T, self.scores(some)
         if not torch.allclose(
             products[:, 1:], scores[:, 1:], rtol=1e-3, atol=1e-6 + 1e-4 * float(products.abs().median())
         ):

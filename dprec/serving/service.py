@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from dprec.cli.command import finite
-from dprec.errors import UserError, refuse_missing
+from dprec.errors import UserError
 from dprec.serving.predictions import ClickRun, TextRun
 from dprec.serving.requests import Request
 from dprec.serving.served import Served
@@ -133,14 +133,9 @@ class RequestBatcher:
         return await asyncio.wrap_future(self._thread.submit(work, *given, **named))
 
 
-PACKAGES = ("starlette", "uvicorn")
 LOG = logging.getLogger("dprec.serve")
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 HEAD = 16_384  # bytes of a request before its body
-
-
-def refuse_without_packages() -> None:
-    refuse_missing(PACKAGES, "dprec serve", "serve")
 
 
 class Service:

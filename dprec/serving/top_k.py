@@ -67,9 +67,8 @@ class Recommended(Ranked):
 class Scores(nn.Module):
     """Histories of item numbers (B, T), oldest first, zeros on the right, to scores of all items (B, items).
 
-    A model that reads context takes its values (B, T, C), too, as a batch has them. `seen` holds whole histories, which
-    may be longer than what the model reads. A history without an item gets popularity, and item 0, the padding, is
-    never the best.
+    A model that reads context takes its values (B, T, C), too, as a batch has them. A history without an item gets
+    popularity, and item 0, the padding, is never the best.
     """
 
     popularity: Tensor
@@ -83,25 +82,24 @@ class Scores(nn.Module):
         self.register_buffer("popularity", popularity.clone())  # (items,)
         self.register_buffer("padding", torch.arange(model.items) == 0)
 
-    def forward(self, history: Tensor, context: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
-        scores = self.model.scores(as_batch(history, context, seen)).float()
-        known = (history != 0).any(1, keepdim=True)
+    def forward(self, history: Tensor, context: Tensor | None = None) -> Tensor:
+        return self.of(as_batch(history, history, context))
+
+    def of(self, batch: RankingBatch) -> Tensor:
+        scores = self.model.scores(batch).float()
+        known = (batch.history != 0).any(1, keepdim=True)
         return torch.where(known, scores, self.popularity).masked_fill(self.padding, -torch.inf)
 
 
-def as_batch(history: Tensor, context: Tensor | None = None, seen: Tensor | None = None) -> RankingBatch:
-    seen = history if seen is None else seen
-    if context is None:
-        return RankingBatch(history, history[:, 0], seen)
-    return RankingInContext(history, history[:, 0], seen, context)
-
-
-Inputs = tuple[Tensor, Tensor | None, Tensor]  # of `Scores`
+def as_batch(history: Tensor, seen: Tensor, context: Tensor | None = None) -> RankingBatch:
+    """Histories as a model reads them; `seen` holds whole ones, which may be longer."""
+    batch = history, history[:, 0], seen
+    return RankingBatch(*batch) if context is None else RankingInContext(*batch, context)
 
 
 def in_batches(
     questions: Sequence[Question], model: Recommender, columns: ContextColumns | None
-) -> Iterator[tuple[list[int], Inputs]]:
+) -> Iterator[tuple[list[int], RankingBatch]]:
     """Yield places of questions, and what a model reads of them: short histories are not padded to long ones."""
     order = sorted(range(len(questions)), key=lambda place: len(questions[place].history))
     size = min(USERS, max(1, NUMBERS // model.items))
@@ -114,7 +112,7 @@ def in_batches(
             codes = [questions[place].codes for place in places]
             told = [np.zeros_like(row) if code is None else code for row, code in zip(seen, codes, strict=True)]
             context = torch.from_numpy(columns.values(_padded([row[-model.max_length :] for row in told]).numpy()))
-        yield places, (recent, context, _padded(seen))  # (B, T), (B, T, C), (B, S)
+        yield places, as_batch(recent, _padded(seen), context)  # (B, T), (B, S), (B, T, C)
 
 
 @torch.inference_mode()
@@ -123,9 +121,9 @@ def best(
 ) -> list[Recommended]:
     """The best items for each question, in order."""
     found: dict[int, Recommended] = {}
-    for places, inputs in in_batches(questions, scores_of.model, columns):
+    for places, batch in in_batches(questions, scores_of.model, columns):
         asked = [questions[place] for place in places]
-        scores = scores_of(*inputs)
+        scores = scores_of.of(batch)
         hidden = [np.append(one.exclude, one.history if one.exclude_seen else NONE) for one in asked]
         scores.scatter_(1, _padded(hidden), -torch.inf)
         for row, one in zip(scores, asked, strict=True):
