@@ -17,7 +17,7 @@ from tests.studies import load, read
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "papers.md"
-COLUMNS = ["of the paper", "command or name", "recipe", "theirs", "ours", "why they differ"]
+COLUMNS = ["of the paper", "command or name", "recipe", "theirs", "ours", "why they differ", "seeds; to match"]
 PAPERS = 5
 
 
@@ -39,6 +39,7 @@ def test_a_line_names_what_is_there(line: list[str], monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(ROOT)
     assert len(line) == len(COLUMNS)
     what, recipe = line[1], line[2]
+    assert line[4], "there is nothing of ours"
     if what != "nothing to measure":
         (named,) = re.fullmatch(r"`(.+)`", what).groups()  # type: ignore[union-attr]
         if named.startswith("python "):
