@@ -122,6 +122,9 @@ def test_every_strategy_is_audited_in_one_command_and_eana_promises_nothing(reci
     assert eana["promised_there"] is None
     assert eana["breaches"] == []
     assert eana["gauges"]["noise"]["breach"]
+    assert eana["revealed"]["users"] == eana["users"]
+    assert 0 < eana["revealed"]["users_of_a_row"][0] <= eana["revealed"]["users_of_a_row"][-1]
+    assert rows["LazyDP 0.5"]["revealed"] is None
     for name in ("DP-SGD 0.5", "LazyDP 0.5", "AdaFEST 0.5"):
         assert rows[name]["promised_there"] >= rows[name]["promised_epsilon"]
         assert rows[name]["gauges"]["noise"]["measured"] == pytest.approx(
