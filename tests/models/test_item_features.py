@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from dprec.errors import UserError
+from dprec.evaluate import main as evaluate
 from dprec.metrics import diversity_of
 from dprec.models import GRU, SequenceRecommender, Transformer
 from dprec.models.items.features import VALUES
 from dprec.serving.served import load
-from tests.commands.support import strict
+from tests.commands.support import answered, strict
 from tests.models.runs import private_run
 from tests.models.shares import checked_shares
 from tests.zoo.recommenders import ITEMS, batch_of
@@ -80,7 +81,9 @@ def test_nobody_adds_more_than_the_norm_and_sums_are_those_of_the_truth(kind: An
 
 
 @pytest.mark.full
-def test_a_private_run_with_features_recommends_without_the_file(tmp_path: Path) -> None:
+def test_a_private_run_with_features_recommends_without_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     events = [f"u{user} film{1 + (user + step) % 12}" for user in range(40) for step in range(6)]
     (tmp_path / "log.txt").write_text("\n".join(events) + "\n")
     file = written(tmp_path)
@@ -93,6 +96,9 @@ def test_a_private_run_with_features_recommends_without_the_file(tmp_path: Path)
     assert table.values[2:13].any()
     assert table.features.weight[1:].any()  # trained
     assert len(served.recommend([["film3", "film4"]], k=3)[0].items) == 3
+    judged = answered(capsys, evaluate, str(run), "--metrics", "diversity@3")
+    assert judged["diversity@3"] > 0
+    assert judged["by_length"]["long"]["diversity@3"] > 0
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ PROTOCOLS = {"": "seen items masked", "/all": "all items"}
 EVERYBODY = "all"
 # By the popularity of the held-out item, and by the number of events before it.
 BY = {"by_popularity": ("head", "torso", "tail"), "by_length": ("short", "medium", "long")}
+LISTS = ("novelty", "diversity")  # follow from a user's list alone
 GROUPS = (EVERYBODY, *BY["by_popularity"], *BY["by_length"])
 
 
@@ -71,7 +72,7 @@ class UserNumbers:
     ) -> None:
         asked = [(metric.partition("@")[0], cutoff(metric)) for metric in metrics]
         self.asked = [(kind, k) for kind, k in asked if kind != "coverage"]
-        self.listed = {k for kind, k in asked if kind in KINDS and kind != "serendipity"}
+        self.listed = {k for kind, k in asked if kind in (*LISTS, "coverage")}
         self.names = [f"{kind}@{k}{suffix}" for suffix in PROTOCOLS for kind, k in self.asked]
         self.items = len(popularity) - 1
         self.ranks, self.bits, self.thirds = dense_ranks(popularity), bits_of(popularity), thirds(popularity)
@@ -101,18 +102,23 @@ class UserNumbers:
         for which, ranks in enumerate((unseen.view(target.shape), everyone.view(target.shape))):
             parts = [ranks, *(ranks.masked_fill(self.thirds[target] != third, NOWHERE) for third in range(3))]
             for kind, k in self.asked:
-                first = lists[k][which] if k in lists else target
-                whole, *each = [self._number(kind, k, part, target, first) for part in parts]
+                if kind in LISTS:
+                    whole = self._of_list(kind, lists[k][which])
+                    each = [whole] * len(BY["by_popularity"])
+                else:
+                    whole, *each = [self._of_ranks(kind, k, part, target) for part in parts]
                 columns.append(torch.stack([whole, *each, whole, whole, whole], dim=1))
         return torch.stack(columns, dim=2) if columns else scores.new_zeros(len(scores), len(GROUPS), 0)
 
-    def _number(self, kind: str, k: int, ranks: Tensor, target: Tensor, first: Tensor) -> Tensor:
-        """One number of each user, (B,): float64."""
+    def _of_list(self, kind: str, items: Tensor) -> Tensor:
+        """A number of each user's list (B, k), (B,): float64."""
         if kind == "novelty":
-            return novelty_of(first, self.bits)
-        if kind == "diversity":
-            assert self.features is not None
-            return diversity_of(first, self.features)
+            return novelty_of(items, self.bits)
+        assert self.features is not None
+        return diversity_of(items, self.features)
+
+    def _of_ranks(self, kind: str, k: int, ranks: Tensor, target: Tensor) -> Tensor:
+        """A number of each user's held-out items (B, K), (B,): float64."""
         if kind == "serendipity":
             return serendipity_at(ranks, self.ranks[target], self.items, k)
         return GAINS[kind](ranks, k)
