@@ -17,7 +17,7 @@ from dprec.accounting.ledger import Event, Ledger, round_up
 from dprec.errors import UserError
 
 NOTHING = 1e-3  # of a ceiling: less than this is too little for a run
-ROUNDING = 1e-6  # by which a stated ε may differ from that of the events on another machine
+ROUNDING = 0.01  # by which a stated ε may differ from that of its events, on other machines or by other versions
 
 
 @dataclass(frozen=True)

@@ -283,3 +283,35 @@ def test_commands_that_price_by_themselves_take_no_chain(here: Path, capsys: pyt
     words = ["shop.yaml", "--continue_from", "runs/2"]
     assert "tune takes no run to go on from" in refused(capsys, tune, [*words, "--try", "model.dim=8"])
     assert "audit takes no run to go on from" in refused(capsys, audit, words)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "released"),
+    [("{class_path: FEST, init_args: {keep: 20}}", 1), ("{class_path: LazyDP}", 0)],
+    ids=["fest", "lazydp"],
+)
+def test_click_models_go_on_with_their_tables(here: Path, strategy: str, released: int) -> None:
+    """FEST pays for its choice of rows each night; a finished run of LazyDP owes nothing, so the next owes nothing."""
+    words = ["clicks", "--data.dataset", "synthetic", "--data.synthetic_records", "700", "--data.table_scale", "0.01"]
+    words += ["--data.batch_size", "40", "--trainer.max_steps", "3", "--trainer.check_val_every_n_epoch", "9"]
+    words += [
+        "--privacy.sparsity",
+        strategy,
+        "--privacy.epsilon",
+        "2",
+        "--privacy.verify",
+        "0",
+        "--model.optimizer",
+        "sgd",
+    ]
+    assert fit([*words, "--out", "clicks/1"]) == 0
+    begun: list[Any] = []
+    look = lambda self: begun.append({name: own.clone() for name, own in self.state_dict().items()})  # noqa: E731
+    with mock.patch.object(Learner, "on_train_start", look):
+        assert fit(["--continue-from", "clicks/1", "--data.synthetic_records", "800", "--out", "clicks/2"]) == 0
+    first = load_run("clicks/1")[1].state_dict()
+    assert all(first[name].equal(own) for name, own in begun[0].items())
+    told = strict(here / "clicks/2/privacy.json")
+    for one in (*told["earlier"], told):
+        assert sum("row counts" in event["what"] for event in one["events"]) == released
+    assert 2 < told["epsilon"] < 4
