@@ -35,7 +35,7 @@ DEEPER = {  # what a study is about: a formula, a release or a kernel that no pu
     "eana": ["dprec.sparsity.revealed"],
     "elsewhere": ["dprec.gradients"],
     "normals": ["dprec.noise", "dprec_kernels"],
-    "private_als": ["dprec.accounting", "dprec.data", "dprec.models.described", "dprec.models.items"],
+    "private_als": ["dprec.accounting", "dprec.data", "dprec.models.spectral", "dprec.models.items"],
     "random_allocation": ["dprec.accounting"],
     "shares": ["dprec.accounting", "dprec.data", "dprec.models.items", "dprec.noise"],
     "text_accuracy": ["dprec.run.saved"],

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 import study
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
-from dprec.models.described import DescribedRecommender
 from dprec.models.items.described import DescribedItems
+from dprec.models.spectral import DescribedRecommender
 from study import Row
 
 MIX = 6.0  # scale of the scores before training

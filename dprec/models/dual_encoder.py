@@ -10,8 +10,7 @@ from dprec.errors import UserError
 from dprec.models.base import SequenceRecommender
 from dprec.models.items.features import copied_table
 from dprec.models.learning.learner import refuse_unless
-from dprec.models.networks.causal_network import CausalNetwork
-from dprec.models.networks.running_means import running_means
+from dprec.models.networks.causal_network import CausalNetwork, running_means
 
 
 class DualEncoder(SequenceRecommender):

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from dprec.errors import UserError
 from dprec.models.base import SequenceRecommender
 from dprec.models.learning.learner import refuse_unless
-from dprec.models.networks.causal_network import refuse_scale
-from dprec.models.networks.running_means import fading_means
+from dprec.models.networks.causal_network import fading_means, refuse_scale
 
 
 class Recurrent(SequenceRecommender):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from dprec.data.labelled_texts.log import Pretrained, words_of
+from dprec.data.logs.ids import digest_of
 from dprec.errors import UserError
-from dprec.models.items.features import file_of_items
-from dprec.models.items.texts import ItemsOfText
+from dprec.models.items.features import file_of_items, lines_of_items
 from dprec.models.learning.learner import refuse_unless
+from dprec.models.text_classifier import pretrained
 from dprec.models.transformer import Transformer
 
 
@@ -102,3 +110,102 @@ class TextItems(Transformer):
         if self.shared_negatives is None or own is None:
             return ()
         return [(own.weight, self.shared_negatives.of(self.global_step))]
+
+
+# Vectors of items from public text, such as a film's title and genres. They are computed once, and not trained.
+
+
+AT_ONCE = 64  # texts that an encoder reads together
+
+
+class ItemsOfText(nn.Module):
+    """Items' vectors: a trained map of their texts' vectors and, if asked for, a trained vector of each item.
+
+    >>> items = ItemsOfText(items=4, dim=2, width=8, own=False).eval()
+    >>> items(torch.tensor([[1, 0]])).shape, items.table.shape
+    (torch.Size([1, 2, 2]), torch.Size([4, 2]))
+    """
+
+    def __init__(self, items: int, dim: int, width: int, own: bool) -> None:
+        super().__init__()
+        self.read = False
+        self.vectors: Tensor  # zero for the padding and for items without text
+        self.register_buffer("vectors", torch.zeros(items, width))
+        self.map = nn.Parameter(nn.init.orthogonal_(torch.empty(dim, width)))
+        self.own = nn.Embedding(items, dim, padding_idx=0) if own else None
+        if self.own is not None:
+            nn.init.zeros_(self.own.weight)
+
+    def read_texts(
+        self, file: str, columns: Sequence[str], item_ids: Sequence[str], encoder: str | None = None
+    ) -> None:
+        """Set the vectors of the items 1, 2, ... from a CSV file with a column `item`."""
+        given, known = lines_of_items(file, "model.text_file", columns, item_ids)
+        texts = [" ".join(text.replace("|", " ") for text in row if text) for row in given.select(columns).rows()]
+        known = [(place, line) for place, line in known if texts[line].strip()]
+        if not known:
+            raise UserError(f"model.text_file {file}: no item has text in {', '.join(columns)}: give other columns")
+        if len(known) < len(item_ids):
+            without = f"{len(item_ids) - len(known):,} of {len(item_ids):,} items have no text there"
+            warnings.warn(f"model.text_file {file}: {without}, and their texts' vectors are 0", stacklevel=2)
+        texts = [texts[line] for _, line in known]
+        found = bags(texts, self.vectors.shape[1]) if encoder is None else encoded(texts, encoder)
+        found = narrowed(found - found.mean(0), self.vectors.shape[1])
+        self.vectors.zero_()[[place for place, _ in known], : found.shape[1]] = F.normalize(found, dim=1).to(
+            self.vectors
+        )
+        self.read = True
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.training and not self.read:
+            raise UserError("the items' texts have not been read: call model.embedding.read_texts(...) first")
+        items = F.linear(F.embedding(ids, self.vectors), self.map)
+        return items if self.own is None else items + self.own(ids)
+
+    @property
+    def table(self) -> Tensor:
+        """The items' vectors: of parameters, so that rounding in a softmax over them counts as a user's."""
+        mapped = F.linear(self.vectors, self.map)
+        return mapped if self.own is None else mapped + self.own.weight
+
+
+def bags(texts: Sequence[str], width: int) -> Tensor:
+    """Return the sum of each text's words (n, width): rare words weigh more, and each has random numbers of its own.
+
+    A word's numbers follow from the word alone, so no list of words is kept.
+
+    >>> a, b, c = bags(["red wine", "red fish", "dry wit"], 512)
+    >>> bool(a @ b > a @ c)
+    True
+    """
+    words = [sorted(set(words_of(text))) for text in texts]
+    counts = Counter(word for own in words for word in own)
+    rows = {word: row for row, word in enumerate(sorted(counts))}
+    vectors = np.empty((len(rows), width), dtype=np.float32)
+    for word, row in rows.items():
+        numbers = np.random.Generator(np.random.Philox(key=digest_of(word))).standard_normal(width, dtype=np.float32)
+        vectors[row] = np.log1p(len(texts) / counts[word]) * numbers
+    return torch.from_numpy(np.stack([vectors[[rows[word] for word in own]].sum(0) for own in words]))
+
+
+def encoded(texts: Sequence[str], folder: str) -> Tensor:
+    """Return the mean over each text's tokens (n, r) of an encoder's last layer, without training it."""
+    if not Path(folder).is_dir():
+        raise UserError(f"model.encoder {folder} is no folder: give one that save_pretrained wrote, with its tokenizer")
+    encoder, tokenizer = pretrained("AutoModel", folder).eval(), Pretrained(folder, "model.encoder", "").own
+    found = []
+    with torch.no_grad():
+        for start in range(0, len(texts), AT_ONCE):
+            read = tokenizer(list(texts[start : start + AT_ONCE]), return_tensors="pt", padding=True, truncation=True)
+            states = encoder(**read).last_hidden_state  # (n, T, r)
+            mask = read["attention_mask"].unsqueeze(-1)
+            found.append((states * mask).sum(1) / mask.sum(1))
+    return torch.cat(found)
+
+
+def narrowed(vectors: Tensor, width: int) -> Tensor:
+    """Return vectors (n, r) in the `width` directions in which they differ most, if they have more than so many."""
+    if vectors.shape[1] <= width:
+        return vectors
+    directions = torch.linalg.svd(vectors, full_matrices=False).Vh[:width]
+    return vectors @ directions.T

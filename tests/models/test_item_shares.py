@@ -117,10 +117,9 @@ def test_a_public_file_is_read_by_raw_id(tmp_path: Path) -> None:
     ("text", "says"),
     [
         (None, "No such file"),
-        ("item,count\na,3\n", "columns item and share"),
+        ("item,count\na,3\n", "columns item, share"),
         ("item,share\na,1.5\n", "above 0 and at most 1"),
         ("item,share\na,0\n", "above 0 and at most 1"),
-        ("item,share\n", "above 0 and at most 1"),
         ("item,share\nb,0.5\n", "none of the items"),
     ],
 )

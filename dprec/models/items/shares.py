@@ -19,9 +19,9 @@ import polars as pl
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
-from dprec.data.logs.ids import normal_texts
 from dprec.errors import UserError
 from dprec.models.items.described import item_counts
+from dprec.models.items.features import lines_of_items
 
 EACH, PER_OCTAVE = 16, 2  # classes of sequences by their length: up to so many each number is one
 FOR_LENGTHS = 0.125  # of the budget of both sums
@@ -87,19 +87,15 @@ def length_classes(longest: int) -> tuple[np.ndarray, np.ndarray]:
 
 def public_shares(file: Path, item_ids: list[str]) -> np.ndarray:
     """Return p (1 + items,) from a CSV file with columns item and share; an item it lacks is as rare as its rarest."""
-    where = f"model.frequency_file {file}"
-    try:
-        given = pl.read_csv(file, schema_overrides={"item": pl.String, "share": pl.Float64}, columns=["item", "share"])
-    except (OSError, pl.exceptions.PolarsError) as error:
-        why = (getattr(error, "strerror", None) or str(error)).splitlines()[0]
-        raise UserError(f"{where}: give a CSV file with columns item and share: {why}") from None
-    shares = given["share"].to_numpy()
-    if not len(shares) or not bool(((shares > 0) & (shares <= 1)).all()):
-        raise UserError(f"{where}: a share of users is above 0 and at most 1")
-    named = dict(zip(normal_texts(given["item"].to_list()), shares.tolist(), strict=True))
-    if not any(raw in named for raw in item_ids):
-        raise UserError(f"{where}: it names none of the items in the data")
-    return np.array([1.0, *(named.get(raw, shares.min()) for raw in item_ids)])
+    given, known = lines_of_items(str(file), "model.frequency_file", ["share"], item_ids)
+    shares = given["share"].cast(pl.Float64, strict=False).fill_null(0.0).to_numpy()
+    if not bool(((shares > 0) & (shares <= 1)).all()):
+        raise UserError(f"model.frequency_file {file}: a share of users is above 0 and at most 1")
+    found = np.full(1 + len(item_ids), shares.min())
+    found[0] = 1.0
+    for place, line in known:
+        found[place] = shares[line]
+    return found
 
 
 def _lengths(read: Histories, starts: np.ndarray) -> Iterator[Portion]:

@@ -1,1 +1,1 @@
-"""Networks that sequence models share: causal attention, and Re-Attention in it; encoders from elsewhere."""
+"""Networks that sequence models share: causal attention, means of a history, and Re-Attention."""
