@@ -18,7 +18,7 @@ import torch
 from scipy.special import ndtr
 
 from dprec import Clicks, Sequences, TextItems
-from dprec.convex.losses import Logistic, minimum
+from dprec.convex.estimator import Logistic, minimum
 from tests.commands.support import ROOT, environment
 from tests.kernels.interpreter import outside
 from tests.studies import NAMES, STUDIES, load, run

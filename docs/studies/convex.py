@@ -38,9 +38,10 @@ from dprec.accounting.budget import PrivacyBudget, calibrate
 from dprec.accounting.ledger import Event
 from dprec.convex import BiasReducedSGD, OutputPerturbation
 from dprec.convex.debiasing import TruncatedGeometric, steps_within_filter
-from dprec.convex.losses import Logistic, Sigmoid, gradient, minimum, risk
-from dprec.convex.release.measurements import bounded_rows, mean_of, measurements_wanted, recovers
-from dprec.convex.release.mechanisms import (
+from dprec.convex.estimator import Logistic, Sigmoid, gradient, minimum, risk
+from dprec.convex.mean import gaussian_multiplier, regime
+from dprec.convex.measurements import bounded_rows, mean_of, measurements_wanted, recovers
+from dprec.convex.mechanisms import (
     Gaussian,
     Laplace,
     LaplaceProjection,
@@ -49,7 +50,6 @@ from dprec.convex.release.mechanisms import (
     VectorNoise,
     draws,
 )
-from dprec.convex.release.regimes import gaussian_multiplier, regime
 from dprec.convex.sgd import Descent
 from dprec.data.datasets.click_presets import VOCABULARIES
 from dprec.data.datasets.invented import FEATURES, NUMBERS, synthetic_clicks

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import math
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+from scipy import optimize, sparse
 from scipy.special import expit
 
 from dprec.accounting.ledger import Ledger
-from dprec.convex.losses import Loss, find_loss
-from dprec.convex.release.measurements import bounded_rows
-from dprec.convex.release.regimes import refuse_word
+from dprec.convex.mean import refuse_word
+from dprec.convex.measurements import bounded_rows
 from dprec.errors import UserError
 
 Model = TypeVar("Model", bound="Estimator")
@@ -83,3 +85,183 @@ class Estimator:
 
     def _loss(self) -> Loss:
         return find_loss(self.loss, self.target_bound)
+
+
+# Losses of linear models, and the minimum of a regularised mean loss, with a bound on the distance to it.
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """Cross-entropy of a click, 0 or 1: ln(1 + e^s) - y s at the score s."""
+
+    name = "logistic"
+    classes = True
+    convex = True
+    steepest = 1.0  # |derivative by the score|
+    bend = 0.25  # second derivative
+    at_zero = math.log(2)
+
+    def value(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return np.logaddexp(0.0, scores) - targets * scores
+
+    def slope(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return expit(scores) - targets
+
+    def curvature(self, scores: np.ndarray) -> np.ndarray:
+        chance = expit(scores)
+        return chance * (1 - chance)
+
+    def steepness(self, largest_score: float) -> float:
+        return self.steepest
+
+    def largest(self, largest_score: float) -> float:
+        return math.log1p(math.exp(-largest_score)) + largest_score
+
+
+@dataclass(frozen=True)
+class Squared:
+    """Half the squared error of a number; targets are clipped to ±`bound`."""
+
+    bound: float = 1.0
+    name = "squared"
+    classes = False
+    convex = True
+    bend = 1.0
+
+    @property
+    def at_zero(self) -> float:
+        return self.bound**2 / 2
+
+    def value(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return (scores - targets) ** 2 / 2
+
+    def slope(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return scores - targets
+
+    def curvature(self, scores: np.ndarray) -> np.ndarray:
+        return np.ones_like(scores)
+
+    def steepness(self, largest_score: float) -> float:
+        return largest_score + self.bound
+
+    def largest(self, largest_score: float) -> float:
+        return (largest_score + self.bound) ** 2 / 2
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """The probability of a wrong decision about a click, σ(∓s): bounded, smooth, robust to outliers, and not convex."""
+
+    name = "sigmoid"
+    classes = True
+    convex = False
+    steepest = 0.25
+    bend = 0.1
+    at_zero = 0.5
+
+    def value(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return expit((1 - 2 * targets) * scores)
+
+    def slope(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        chance = expit(scores)
+        return (1 - 2 * targets) * chance * (1 - chance)
+
+    def steepness(self, largest_score: float) -> float:
+        return self.steepest
+
+    def largest(self, largest_score: float) -> float:
+        return 1.0
+
+
+ConvexLoss = Logistic | Squared  # the losses whose minimum can be found and checked
+Loss = ConvexLoss | Sigmoid
+
+
+def find_loss(name: str, target_bound: float) -> Loss:
+    """Return the loss of this name."""
+    if not (math.isfinite(target_bound) and target_bound > 0):
+        raise UserError(f"target_bound is {target_bound}: give the largest absolute value of a target, above 0")
+    losses: dict[str, Loss] = {loss.name: loss for loss in (Logistic(), Squared(target_bound), Sigmoid())}
+    if name not in losses:
+        raise UserError(f"loss is '{name}': give one of {', '.join(losses)}")
+    return losses[name]
+
+
+def find_convex_loss(name: str, target_bound: float) -> ConvexLoss:
+    """Return the loss of this name, if its minimum can be found."""
+    loss = find_loss(name, target_bound)
+    if isinstance(loss, Sigmoid):
+        raise UserError(f"loss is '{name}', which is not convex: give {Logistic.name} or {Squared.name}")
+    return loss
+
+
+def bounded_targets(targets: object, records: int, loss: Loss) -> np.ndarray:
+    """Return one target for each record: 0 or 1 for clicks, clipped to the loss's bound for numbers."""
+    try:
+        found = np.asarray(targets, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError("the targets are not numbers: give 0 or 1 for each record, or a number") from None
+    if found.shape != (records,):
+        raise UserError(f"there are {records} records and targets of shape {found.shape}: give one for each record")
+    if isinstance(loss, Squared):
+        return np.clip(np.nan_to_num(found, nan=0.0), -loss.bound, loss.bound)
+    if not np.isin(found, (0.0, 1.0)).all():
+        raise UserError(f"loss '{loss.name}' takes only targets 0 and 1: give these, or loss='squared'")
+    return found
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Weights w, and the residual r = ∇F_λ(w), which proves ‖w - w*‖₂ ≤ ‖r‖₂ / λ."""
+
+    weights: np.ndarray  # (d,)
+    residual: np.ndarray  # (d,)
+
+
+def risk(rows: sparse.csr_array, targets: np.ndarray, loss: Loss, weights: np.ndarray) -> float:
+    """Return F(w), the mean loss."""
+    return float(loss.value(rows @ weights, targets).mean())
+
+
+def gradient(rows: sparse.csr_array, targets: np.ndarray, loss: Loss, weights: np.ndarray) -> np.ndarray:
+    """Return ∇F(w)."""
+    return rows.T @ loss.slope(rows @ weights, targets) / rows.shape[0]
+
+
+def minimum(
+    rows: sparse.csr_array, targets: np.ndarray, loss: ConvexLoss, regularization: float, largest_residual: float,
+    order: int,
+) -> Minimum:  # fmt: skip
+    """Return weights whose residual is at most `largest_residual` in the norm of this order, 1 or 2.
+
+    Raises UserError if rounding keeps the solver from it, because the privacy proof relies on this bound.
+    """
+    # A column without entries has weight and residual 0, so the solver leaves it out.
+    columns = np.unique(rows.indices)
+    narrow = rows[:, columns] if len(columns) < rows.shape[1] else rows
+    transposed = narrow.T.tocsr()
+    records = rows.shape[0]
+
+    def value_and_gradient(w: np.ndarray) -> tuple[float, np.ndarray]:
+        scores = narrow @ w
+        value = float(loss.value(scores, targets).mean()) + regularization / 2 * float(w @ w)
+        return value, transposed @ loss.slope(scores, targets) / records + regularization * w
+
+    def curved(w: np.ndarray, direction: np.ndarray) -> np.ndarray:
+        bent = loss.curvature(narrow @ w) * (narrow @ direction)
+        return transposed @ bent / records + regularization * direction
+
+    goal = largest_residual / (max(1, len(columns)) ** 0.5 if order == 1 else 1.0)
+    with np.errstate(over="ignore"):
+        found = optimize.minimize(
+            value_and_gradient, np.zeros(len(columns)), jac=True, hessp=curved, method="trust-ncg",
+            options={"gtol": goal, "initial_trust_radius": 1.0, "max_trust_radius": 1e6, "maxiter": 500},
+        )  # fmt: skip
+    weights, residual = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
+    weights[columns], residual[columns] = found.x, value_and_gradient(found.x)[1]
+    reached = float(np.linalg.norm(residual, ord=order))
+    if not reached <= largest_residual:
+        raise UserError(
+            f"the minimum was found to {reached:.2g}, not to {largest_residual:.2g}: raise regularization or tolerance"
+        )
+    return Minimum(weights, residual)

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dprec.accounting.ledger import Event, Ledger
-from dprec.convex.estimator import Estimator
-from dprec.convex.losses import ConvexLoss, bounded_targets, find_convex_loss, minimum
-from dprec.convex.release.measurements import bounded_rows, project_linf
-from dprec.convex.release.mechanisms import VectorNoise, on_grid
-from dprec.convex.release.regimes import check_budget, gaussian_multiplier, promise
+from dprec.convex.estimator import ConvexLoss, Estimator, bounded_targets, find_convex_loss, minimum
+from dprec.convex.mean import check_budget, gaussian_multiplier, promise
+from dprec.convex.measurements import bounded_rows, project_linf
+from dprec.convex.mechanisms import VectorNoise, on_grid
 from dprec.errors import UserError
 
 Model = TypeVar("Model", bound="OutputPerturbation")

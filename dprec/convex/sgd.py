@@ -12,8 +12,8 @@ import numpy as np
 from scipy import sparse
 
 from dprec.accounting.ledger import Event, Ledger
-from dprec.convex.boosting import Boosting
 from dprec.convex.debiasing import (
+    Boosting,
     Draw,
     TruncatedGeometric,
     call_epsilon,
@@ -22,11 +22,10 @@ from dprec.convex.debiasing import (
     steps_within_filter,
     steps_within_ledger,
 )
-from dprec.convex.estimator import Estimator
-from dprec.convex.losses import Loss, bounded_targets, find_loss
-from dprec.convex.release.measurements import bounded_rows
-from dprec.convex.release.mechanisms import Gaussian, Projection, Recovery, VectorNoise, draws
-from dprec.convex.release.regimes import check_budget, gaussian_multiplier, promise, regime
+from dprec.convex.estimator import Estimator, Loss, bounded_targets, find_loss
+from dprec.convex.mean import check_budget, gaussian_multiplier, promise, regime
+from dprec.convex.measurements import bounded_rows
+from dprec.convex.mechanisms import Gaussian, Projection, Recovery, VectorNoise, draws
 from dprec.errors import UserError
 
 Model = TypeVar("Model", bound="BiasReducedSGD")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog, minimize
 
 from dprec.convex import private_mean
-from dprec.convex.release.measurements import (
+from dprec.convex.mean import gaussian_multiplier, regime
+from dprec.convex.measurements import (
     CosineDesign,
     Design,
     GaussianDesign,
@@ -24,8 +25,7 @@ from dprec.convex.release.measurements import (
     project_linf,
     shrunk,
 )
-from dprec.convex.release.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, VectorNoise
-from dprec.convex.release.regimes import gaussian_multiplier, regime
+from dprec.convex.mechanisms import Gaussian, Laplace, LaplaceProjection, Projection, VectorNoise
 from dprec.errors import UserError
 from tests.convex.support import sparse_rows
 from tests.studies import load

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.optimize import check_grad, minimize
 
 from dprec.convex import OutputPerturbation
-from dprec.convex.losses import Logistic, Loss, Sigmoid, Squared, gradient, minimum, risk
+from dprec.convex.estimator import Logistic, Loss, Sigmoid, Squared, gradient, minimum, risk
+from dprec.convex.mean import gaussian_multiplier
+from dprec.convex.measurements import bounded_rows
 from dprec.convex.output_perturbation import NoiseLaw
-from dprec.convex.release.measurements import bounded_rows
-from dprec.convex.release.regimes import gaussian_multiplier
 from dprec.errors import UserError
 from tests.convex.support import one_hot, sparse_rows
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dprec.convex import BiasReducedSGD, sgd
-from dprec.convex.boosting import Boosting, score_of
-from dprec.convex.losses import Logistic, Sigmoid, risk
-from dprec.convex.release.mechanisms import draws
-from dprec.convex.release.regimes import gaussian_multiplier
+from dprec.convex.debiasing import Boosting, score_of
+from dprec.convex.estimator import Logistic, Sigmoid, risk
+from dprec.convex.mean import gaussian_multiplier
+from dprec.convex.mechanisms import draws
 from dprec.convex.sgd import Descent
 from dprec.errors import UserError
 from tests.convex.support import one_hot, sparse_rows
@@ -56,7 +56,7 @@ def test_every_call_gets_a_quarter_of_a_step() -> None:
 def test_noise_is_that_of_the_batch_and_no_two_calls_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.zeros((64, 4_000))
     rows[:, 0] = 1.0
-    monkeypatch.setattr("dprec.convex.release.mechanisms.project_l1", lambda vector, radius: vector)
+    monkeypatch.setattr("dprec.convex.mechanisms.project_l1", lambda vector, radius: vector)
     model = BiasReducedSGD(epsilon=100.0, delta=1e-4, sparsity=1, step_epsilon=20.0, max_steps=1, seed=0)
     data = sgd.bounded_rows(rows, 1.0, 1), np.zeros(64), Logistic()
     descent = Descent(model, *data, 100.0, 1e-4, sgd.VectorNoise(0), draws(0))

@@ -6,7 +6,7 @@ There are far fewer measurements than entries. What is recovered is the vector o
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -18,27 +18,8 @@ from dprec.errors import UserError
 MATRIX = 1 << 24  # entries of the largest matrix that is kept; a cosine transform replaces a larger one
 
 
-class Design(Protocol):
-    """A public (m, size) matrix A of full row rank; `size` may be larger than the requested dimension."""
-
-    measurements: int
-    size: int
-
-    def apply(self, vector: np.ndarray) -> np.ndarray:
-        """Return A z."""
-
-    def adjoint(self, measured: np.ndarray) -> np.ndarray:
-        """Return Aᵀ y."""
-
-    def solve(self, measured: np.ndarray) -> np.ndarray:
-        """Return (A Aᵀ)⁻¹ y."""
-
-    def columns(self, places: np.ndarray) -> np.ndarray:
-        """Return these columns of A, (m, places)."""
-
-
 class GaussianDesign:
-    """A matrix of independent N(0, 1/m), kept in memory."""
+    """A public (m, size) matrix A of independent N(0, 1/m), kept in memory."""
 
     def __init__(self, measurements: int, size: int, rng: np.random.Generator) -> None:
         self.measurements, self.size = measurements, size
@@ -47,20 +28,27 @@ class GaussianDesign:
         self._factor = cho_factor(self.matrix @ self.matrix.T)
 
     def apply(self, vector: np.ndarray) -> np.ndarray:
+        """Return A z."""
         return self.matrix @ vector
 
     def adjoint(self, measured: np.ndarray) -> np.ndarray:
+        """Return Aᵀ y."""
         return measured @ self.matrix
 
     def solve(self, measured: np.ndarray) -> np.ndarray:
+        """Return (A Aᵀ)⁻¹ y."""
         return cho_solve(self._factor, measured)
 
     def columns(self, places: np.ndarray) -> np.ndarray:
+        """Return these columns of A, (m, places)."""
         return self.matrix[:, places]
 
 
 class CosineDesign:
-    """Random rows of a cosine transform after random signs: the same recovery without a matrix, in O(d ln d)."""
+    """Random rows of a cosine transform after random signs: the same recovery without a matrix, in O(d ln d).
+
+    `size` may be larger than the requested dimension.
+    """
 
     def __init__(self, measurements: int, size: int, rng: np.random.Generator) -> None:
         self.measurements, self.size = measurements, next_fast_len(size)
@@ -85,6 +73,9 @@ class CosineDesign:
         found *= self.scale * math.sqrt(2 / self.size) * self.signs[places]
         found[self.rows == 0] /= math.sqrt(2)
         return found
+
+
+Design = GaussianDesign | CosineDesign
 
 
 def random_design(measurements: int, size: int, rng: np.random.Generator) -> Design:

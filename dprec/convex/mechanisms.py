@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 
 from dprec.accounting.ledger import Event
-from dprec.convex.release.measurements import (
+from dprec.convex.measurements import (
     LONGEST,
     Design,
     least_l1,
