@@ -16,10 +16,19 @@ from rich.console import Console
 
 from dprec.accounting.ledger import Ledger
 from dprec.auditing import evidence, steps
-from dprec.auditing.evidence import DOUBT, LowerBound, audited_delta, losses_of, lower_bound, trained_model
+from dprec.auditing.evidence import (
+    DOUBT,
+    LowerBound,
+    audited_delta,
+    group_epsilons,
+    losses_of,
+    lower_bound,
+    most_exposed,
+    trained_model,
+    untouched_rows,
+)
 from dprec.auditing.planted import PREFIX, PUSH, Canaries, Marked, Planted, marked
 from dprec.auditing.systems import System, canaried, recorded
-from dprec.auditing.theory import group_epsilons, most_exposed, untouched_rows
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import Settings
 from dprec.errors import UserError

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dprec.accounting.ledger import round_up
-from dprec.auditing.theory import USELESS
+from dprec.auditing.evidence import USELESS
 from dprec.reporting.figure import DPREC, dress, pyplot, save
 from dprec.sparsity.revealed import lines
 

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from dprec.auditing import evidence, report
 from dprec.auditing.audit import breaches
-from dprec.auditing.evidence import LowerBound, losses_of
+from dprec.auditing.evidence import LowerBound, losses_of, untouched_rows
 from dprec.auditing.planted import CanariedSequences, Canaries
 from dprec.auditing.steps import Gauge
-from dprec.auditing.theory import untouched_rows
 from dprec.data import Sequences
 from dprec.models import DualEncoder
 from dprec.training.callback import Privacy

@@ -12,8 +12,15 @@ from scipy import integrate, stats
 from dprec.accounting import composition as accounting
 from dprec.accounting.ledger import Event, Ledger
 from dprec.auditing import steps
-from dprec.auditing.evidence import at_least, audited_delta, chance, lower_bound
-from dprec.auditing.theory import group_epsilon, group_epsilons, most_exposed
+from dprec.auditing.evidence import (
+    at_least,
+    audited_delta,
+    chance,
+    group_epsilon,
+    group_epsilons,
+    lower_bound,
+    most_exposed,
+)
 from tests.auditing.support import (
     Broken,
     noise_on_touched_rows_only,
