@@ -7,7 +7,7 @@ There are three kinds of data, `sequences`, `clicks` and `texts`, with `module` 
     datasets    a dataset's name → such a log, real, invented or a stand-in
     selection   which items and users count, what of them is held out, and drawn users or records → batches
     click_logs  the columns of clicks, and records in time order
-    labelled_texts  texts with labels, and their tokens
+    text_log    texts with labels, and their tokens
     draws       who takes part in a step, how long a run is, and the model's input
 """
 

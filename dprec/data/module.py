@@ -7,28 +7,18 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch.utils.data import DataLoader
 
 from dprec.data.draws.poisson import UserBatches, batch_of, user_batches
-from dprec.data.selection.records import EvaluatedRecords, TrainingPeople, TrainingRecords
+from dprec.data.selection.packing import EvaluatedRecords, TrainingPeople, TrainingRecords
 from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
 
 Law = Literal["poisson", "shuffle"]
 Log = TypeVar("Log")
-
-
-class LoadedData(Protocol):
-    """What the result of `SampledData.load` has beside the data."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def notice(self) -> str | None: ...
 
 
 class SampledData(LightningDataModule):
@@ -59,8 +49,8 @@ class SampledData(LightningDataModule):
         return dict(settings)
 
     @abstractmethod
-    def load(self) -> LoadedData:
-        """Read and split the data; a second call returns the same result."""
+    def load(self) -> Any:
+        """Read and split the data; a second call returns the same result, which has a `name` and perhaps a `notice`."""
 
     @property
     @abstractmethod
@@ -97,7 +87,8 @@ class SampledData(LightningDataModule):
     @property
     def name(self) -> str:  # type: ignore[override]  # Lightning has an attribute of this name, unused
         """The name of the data in results; a stand-in has another name."""
-        return self.load().name
+        found: str = self.load().name
+        return found
 
     @property
     def stand_in(self) -> bool:
@@ -107,7 +98,8 @@ class SampledData(LightningDataModule):
     @property
     def notice(self) -> str | None:
         """The sentence to print with all numbers from stand-in data."""
-        return self.load().notice
+        found: str | None = self.load().notice
+        return found
 
     @property
     def batches(self) -> UserBatches:

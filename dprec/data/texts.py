@@ -13,7 +13,10 @@ import polars as pl
 
 from dprec.data.datasets.invented import invented_texts
 from dprec.data.formats import AUTO
-from dprec.data.labelled_texts.log import (
+from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
+from dprec.data.logs.store import content_of
+from dprec.data.module import CutLog, Law, RecordData
+from dprec.data.text_log import (
     TEST,
     TRAINING,
     TextColumns,
@@ -23,9 +26,6 @@ from dprec.data.labelled_texts.log import (
     read_texts,
     tokenizer_of,
 )
-from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
-from dprec.data.logs.store import content_of
-from dprec.data.module import CutLog, Law, RecordData
 from dprec.errors import UserError
 
 _SHORTEST = 8  # tokens that a text may have at least

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dprec.data.labelled_texts.log import Pretrained, words_of
 from dprec.data.logs.ids import digest_of
+from dprec.data.text_log import Pretrained, words_of
 from dprec.errors import UserError
 from dprec.models.items.features import file_of_items, lines_of_items
 from dprec.models.learning.learner import refuse_unless

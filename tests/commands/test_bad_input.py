@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
-import polars as pl
 import pytest
 import torch
 
@@ -85,7 +84,6 @@ TABLE = [
     ("fit RECIPE --data.path missing.csv", "missing.csv"),
     ("plan RECIPE --data.dataset movielens-1m --data.path nowhere --data.on_missing stand-in", "is not in nowhere"),
     ("fit RECIPE --data.path one.csv", "the catalogue has 1 item"),
-    ("fit RECIPE --data.path parquet.csv", "parquet.csv is Parquet by its first bytes, not text: give it a name that"),
     ("fit RECIPE --data.path twice.csv", "twice.csv has two columns 'item': rename one"),
     ("fit RECIPE --data.batch_size 61", "61"),
     ("fit RECIPE --data.metrics_users 0 --data.path missing.csv", "data.metrics_users is 0"),  # before data is read
@@ -158,8 +156,6 @@ def prepared(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "folder").mkdir()
     (here / "one.csv").write_text("user,item,time\n" + "".join(f"u{n % 20},film,{n}\n" for n in range(100)))
     (here / "empty.txt").write_text("")
-    frame = pl.DataFrame({"user": ["a", "b"], "item": ["x", "y"], "time": [1, 2]})
-    frame.write_parquet(here / "parquet.csv")
     (here / "twice.csv").write_text("user,item,film,item,time,stars,stars\na,x,y,z,1,2,3\n")
     (here / "beside.yaml").write_text("privacy: {epsilon: 8, sparsity: {class_path: FEST, keep: 3}}\n")
     rows = "".join(f"u{n % 20},film{n % 7},{n}\n" for n in range(100))

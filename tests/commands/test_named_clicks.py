@@ -165,6 +165,6 @@ def test_a_run_knows_the_public_values_that_it_was_trained_with(
     assert (here / "before.csv").read_text() == (here / "after.csv").read_text()
     capsys.readouterr()
     assert fit([str(recipe), "--out", str(here / "another")]) == 2
-    assert "devices.txt, which cannot be read" in capsys.readouterr().err
+    assert "devices.txt: No such file" in capsys.readouterr().err
     settings["data"]["init_args"]["categories"]["device"] = ["ios", "android", "other"]
     assert Clicks(**settings["data"]["init_args"]).sizes["vocabularies"] == (50, 5)

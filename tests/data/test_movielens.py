@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from dprec.data import Sequences
-from dprec.data.datasets import movielens
+from dprec.data.datasets import source
 from dprec.errors import UserError
 
 RATINGS = "".join(f"{user}::{item}::5::{item}\n" for user in range(6) for item in range(6))
@@ -21,14 +21,14 @@ def grouplens(tmp_path, monkeypatch):
         archive.writestr("ml-1m/README", "usage licence")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr(movielens, "GROUPLENS", host.as_uri())
+    monkeypatch.setattr(source, "GROUPLENS", host.as_uri())
     return host
 
 
 @pytest.fixture
 def offline(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(movielens, "GROUPLENS", (tmp_path / "nowhere").as_uri())
+    monkeypatch.setattr(source, "GROUPLENS", (tmp_path / "nowhere").as_uri())
 
 
 def test_a_release_is_fetched_once(grouplens, tmp_path):

@@ -130,7 +130,7 @@ def test_records_are_in_time_order_and_cut_between_moments(tmp_path: Path) -> No
         ({}, {"bags": {"tags": 2}}, "which is not in data.categories"),
         ({}, {"bags": {"ad_id": 2}}, "data.bags says it holds lists"),
         ({}, {"categories": {"ad_id": 1}}, "data.categories.ad_id is 1"),
-        ({}, {"categories": {"ad_id": "nowhere.txt"}}, "nowhere.txt, which cannot be read"),
+        ({}, {"categories": {"ad_id": "nowhere.txt"}}, "cannot read data.categories.ad_id nowhere.txt"),
         ({}, {"numbers": {"price": "quantile"}}, "two and more public bounds"),
         ({}, {"numbers": {"price": [2, 1]}}, "ascending"),
         ({}, {"categories": {}, "numbers": {}}, "name at least one column"),

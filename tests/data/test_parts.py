@@ -71,7 +71,9 @@ def test_a_folder_says_what_it_lacks(tmp_path):
 def test_feather_and_zstandard(tmp_path):
     frame().write_ipc(tmp_path / "log.feather")
     frame().lazy().sink_ndjson(tmp_path / "log.jsonl.zst", compression="zstd")
-    for name in ("log.feather", "log.jsonl.zst"):
+    frame().write_ipc(tmp_path / "feather.csv")  # by their first bytes, whatever their name
+    frame().write_parquet(tmp_path / "parquet.csv")
+    for name in ("log.feather", "log.jsonl.zst", "feather.csv", "parquet.csv"):
         assert raw(read_interactions(tmp_path / name)) == EXPECTED, name
 
 

@@ -13,7 +13,7 @@ import torch
 
 from dprec.data import PersonTextBatch, Texts
 from dprec.data.datasets.invented import invented_texts
-from dprec.data.labelled_texts.log import HashedWords, places
+from dprec.data.text_log import HashedWords, places
 from dprec.errors import UserError
 
 ROWS = pl.DataFrame(

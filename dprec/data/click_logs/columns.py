@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from dprec.data.formats import AUTO
-from dprec.data.formats.format import Format, lines_in, refuse_unreadable
+from dprec.data.formats.format import Format, lines_of_list, refuse_unreadable
 from dprec.data.formats.text import Unheaded
 from dprec.data.formats.wanted import NamedColumns
 from dprec.data.logs.ids import codes, normal, normal_texts
@@ -38,7 +38,7 @@ class Vocabulary:
     def read(cls, given: str | Sequence[str], column: str) -> Vocabulary:
         """Read values from a file, one a line, or from a list of them."""
         if isinstance(given, str):
-            where, lines = given, _lines_of(given, column)
+            where, lines = given, lines_of_list(Path(given), f"data.categories.{column}")
         else:
             where, lines = f"data.categories.{column}", list(map(str, given))
         values = [value for value in normal_texts(lines) if value is not None]
@@ -223,16 +223,6 @@ def kept(column: str) -> str:
 def role(feature: Category | Number) -> str:
     """The name of a feature's column in a batch; one column may have several roles."""
     return f"{type(feature).__name__} {feature.column}"
-
-
-def _lines_of(file: str, column: str) -> list[str]:
-    try:
-        return lines_in(Path(file).read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"data.categories.{column} names the file {file}, which cannot be read ({error}): give one with a value a "
-            "line, or the values as a list"
-        ) from None
 
 
 def _category(column: str, value: RowsOrValues, bag: int | None, scale: float) -> Category:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import zipfile
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal, NamedTuple
+from urllib.request import urlopen
 
-from dprec.data.datasets import movielens
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
 from dprec.errors import UserError
@@ -26,6 +33,32 @@ _WANTED = (
     "one file of reviews of video games, .txt with `user item` a line in time order "
     "or .csv with user,item,rating,timestamp a line, also .gz"
 )
+
+GROUPLENS = "https://files.grouplens.org/datasets/movielens"
+PATIENCE = 5.0  # seconds without an answer that mean "no network"
+
+
+class Release(NamedTuple):
+    archive: str  # the archive's name without .zip, and the folder in it
+    log: str  # the file in it that holds the ratings
+
+    @property
+    def address(self) -> str:
+        return f"{GROUPLENS}/{self.archive}.zip"
+
+
+RELEASES = {
+    "movielens-100k": Release("ml-100k", "u.data"),
+    "movielens-1m": Release("ml-1m", "ratings.dat"),
+    "movielens-20m": Release("ml-20m", "ratings.csv"),
+    "movielens-25m": Release("ml-25m", "ratings.csv"),
+    "movielens-32m": Release("ml-32m", "ratings.csv"),
+}
+LOGS = sorted({release.log for release in RELEASES.values()})
+
+
+class FetchError(Exception):
+    """The files could not be fetched; the message says why, in a few words."""
 
 
 def open_source(
@@ -48,57 +81,36 @@ def open_source(
     if dataset == "file":
         if path is None:
             raise UserError("data.path is not set: give the interaction log to read")
-        log = Path(path)
-        if log.is_dir() and (movielens.holds_one(log) or not holds_parts(log)):
-            log = movielens.locate_any(log)
-        return Source(read(log), _name_of(Path(path)))
-    if dataset == GAMES:
-        return _games(path, on_missing, read, invent)
-    if dataset not in movielens.RELEASES:
-        choices = ", ".join(["file", "synthetic", *movielens.RELEASES, GAMES])
+        return Source(read(_log_at(Path(path))), _name_of(Path(path)))
+    if dataset not in (GAMES, *RELEASES):
+        choices = ", ".join(["file", "synthetic", *RELEASES, GAMES])
         raise UserError(f"data.dataset is '{dataset}': give one of {choices}")
-    folder = Path(path) if path is not None else Path("data") / dataset
-    found = movielens.locate(dataset, folder)
+    folder = Path("data") / dataset if path is None else Path(path)
+    found = _located(dataset, folder)
+    if found is not None:
+        return Source(read(found), dataset)
     # A path that looks like a file, or holds parts of a log, is the log itself. Nothing is downloaded there.
-    itself = not movielens.holds_one(folder) and holds_parts(folder) if folder.is_dir() else bool(folder.suffix)
-    if found is None and path is not None and (itself or folder.is_file()):
-        own = folder.name != movielens.RELEASES[dataset].log
-        return Source(read(folder), _name_of(folder) if own else dataset)
-    if found is None and path is not None:
+    itself = holds_parts(folder) and not _logs(folder) if folder.is_dir() else folder.suffix or holds_parts(folder)
+    if path is not None and itself:
+        named = dataset in RELEASES and folder.name == RELEASES[dataset].log
+        return Source(read(folder), dataset if named else _name_of(folder))
+    if dataset == GAMES:
+        problem = f"{GAMES} is not in {folder} and cannot be downloaded"
+        return stand_in(GAMES, problem, f"put there {_WANTED}", "error" if path else on_missing, invent, "histories")
+    release = RELEASES[dataset]
+    if path is not None:
         # After a typing error in a path, dprec must neither train on other data nor fill the wrong folder.
-        release = movielens.RELEASES[dataset]
         raise UserError(
             f"{dataset} is not in {folder}: data.path needs {release.log} or {release.archive}/{release.log} in it; "
             "without data.path it is downloaded"
         )
-    if found is None:
-        try:
-            found = movielens.download(dataset, folder)
-        except movielens.FetchError as reason:
-            release = movielens.RELEASES[dataset]
-            problem = f"{dataset} is not in {folder} and could not be downloaded ({reason})"
-            address = f"{movielens.GROUPLENS}/{release.archive}.zip"
-            wanted = (
-                f"get {address} and unzip {release.archive}.zip so that {folder / release.archive / release.log} exists"
-            )
-            return stand_in(dataset, problem, wanted, on_missing, invent, "histories")
-    return Source(read(found), dataset)
-
-
-def _games(
-    path: str | None, on_missing: OnMissing, read: Callable[[Path], Interactions], invent: Callable[[], Interactions]
-) -> Source[Interactions]:
-    folder = Path(path) if path is not None else Path("data") / GAMES
-    if path is not None and not folder.is_dir():
-        return Source(read(folder), _name_of(folder))
-    found = _log_of_games(folder)
-    if found is not None:
-        return Source(read(found), GAMES)
-    if path is not None and holds_parts(folder):
-        return Source(read(folder), _name_of(folder))
-    problem = f"{GAMES} is not in {folder} and cannot be downloaded"
-    wanted = f"put there {_WANTED}"
-    return stand_in(GAMES, problem, wanted, "error" if path else on_missing, invent, "histories")
+    try:
+        return Source(read(_downloaded(dataset, folder)), dataset)
+    except FetchError as reason:
+        problem = f"{dataset} is not in {folder} and could not be downloaded ({reason})"
+        file = folder / release.archive / release.log
+        wanted = f"get {release.address} and unzip {release.archive}.zip so that {file} exists"
+        return stand_in(dataset, problem, wanted, on_missing, invent, "histories")
 
 
 def _name_of(path: Path) -> str:
@@ -106,11 +118,73 @@ def _name_of(path: Path) -> str:
     return named.split(".")[0] or "file"
 
 
-def _log_of_games(folder: Path) -> Path | None:
-    """The only log in a folder, None if there is none."""
-    if not folder.is_dir():
-        return None
-    found = sorted(file for file in folder.iterdir() if file.name.removesuffix(".gz").endswith((".txt", ".csv")))
+def _logs(folder: Path) -> list[Path]:
+    """Every log with a MovieLens name in a folder or its sub-folders."""
+    return [path for name in LOGS for path in (folder / name, *folder.glob(f"*/{name}")) if path.is_file()]
+
+
+def _log_at(path: Path) -> Path:
+    """The log itself; of a folder without parts, or with files of MovieLens, the only log with such a name in it."""
+    found = _logs(path) if path.is_dir() else []
+    if not found and (not path.is_dir() or holds_parts(path)):
+        return path
+    if not found:
+        raise UserError(f"the folder {path} has none of {', '.join(LOGS)}: set data.path to the log itself")
+    return _only(found, path)
+
+
+def _only(found: list[Path], folder: Path) -> Path:
     if len(found) > 1:
-        raise UserError(f"{folder} has several logs ({', '.join(file.name for file in found)}): set data.path to one")
-    return found[0] if found else None
+        raise UserError(f"{folder} has several logs ({', '.join(map(str, found))}): set data.path to one")
+    return found[0]
+
+
+def _located(dataset: str, folder: Path) -> Path | None:
+    """The log of a dataset in its folder, of a release also in the sub-folder that its archive makes."""
+    if dataset in RELEASES:
+        release = RELEASES[dataset]
+        places = (folder / release.log, folder / release.archive / release.log)
+        return next((place for place in places if place.is_file()), None)
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = [file for file in files if file.name.removesuffix(".gz").endswith((".txt", ".csv"))]
+    return _only(found, folder) if found else None
+
+
+def _downloaded(dataset: str, folder: Path) -> Path:
+    """Fetch and unpack a release into `folder`; the log appears there only when it is complete.
+
+    Raises FetchError without a network, and UserError if the archive is damaged, which its own checksums show.
+    """
+    release = RELEASES[dataset]
+    try:
+        with tempfile.TemporaryFile() as archive:
+            _fetch(release.address, archive, dataset)
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
+                with zipfile.ZipFile(archive) as files:
+                    files.extractall(scratch)
+                unpacked, home = Path(scratch) / release.archive, folder / release.archive
+                home.mkdir(exist_ok=True)
+                # The log comes last: if a run finds the log, all other files are there.
+                for file in sorted(unpacked.iterdir(), key=lambda file: file.name == release.log):
+                    if file.is_file():
+                        file.replace(home / file.name)
+    except zipfile.BadZipFile as error:
+        raise UserError(f"{release.address} is no whole zip archive ({error}): try again") from error
+    except (OSError, HTTPException) as error:
+        raise FetchError(f"{release.address}: {getattr(error, 'reason', None) or error}") from error
+    found = _located(dataset, folder)
+    if found is None:
+        raise UserError(f"{release.address} has no {release.log}: report this, the archive has changed")
+    return found
+
+
+def _fetch(address: str, target: IO[bytes], what: str) -> None:
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with (
+        urlopen(address, timeout=PATIENCE) as response,
+        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+    ):
+        size = int(response.headers.get("Content-Length") or 0) or None
+        with progress.wrap_file(response, size, description=f"downloading {what}") as shown:
+            shutil.copyfileobj(shown, target)

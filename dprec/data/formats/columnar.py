@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from dprec.data.formats.format import Format, Types
+from dprec.data.formats.format import Format, Start, Types
 from dprec.errors import UserError
 
 FRAME = Path("the data frame")  # its name in messages
@@ -18,6 +18,10 @@ FRAME = Path("the data frame")  # its name in messages
 class Parquet(Format):
     name = "parquet"
     endings: tuple[str, ...] = (".parquet", ".pq")
+    magic = b"PAR1"
+
+    def recognises(self, start: Start) -> bool:
+        return super().recognises(start) or start.magic == self.magic
 
     def names(self, part: Path) -> list[str]:
         return list(self.types(part))
@@ -32,6 +36,7 @@ class Parquet(Format):
 class Feather(Parquet):
     name = "feather"
     endings = (".feather", ".arrow", ".ipc")
+    magic = b"ARRO"
 
     def types(self, part: Path) -> Types:
         return pl.read_ipc_schema(part)

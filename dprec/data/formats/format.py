@@ -19,16 +19,20 @@ import polars as pl
 from dprec.data.formats.wanted import Condition, Wanted, setting_of
 from dprec.errors import UserError, first_line
 
-_BINARY = {b"PAR1": ("Parquet", ".parquet"), b"ARRO": ("Arrow", ".feather")}  # by their first bytes
 _PACKED = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}  # which polars does not read
 COMPRESSED = (".gz", ".zst")  # which it does
 
 
 @dataclass(frozen=True)
 class Start:
-    """What tells the format of a file: its name, in lower case and without compression, and its first line."""
+    """What tells the format of a file: its name, in lower case and without compression, its first bytes and line."""
 
     path: Path
+
+    @cached_property
+    def magic(self) -> bytes:
+        with open(self.path, "rb") as file:
+            return file.read(4)
 
     @property
     def name(self) -> str:
@@ -122,12 +126,6 @@ def line_of(path: Path) -> str:
     try:
         with open(path, "rb") as file:
             start = file.read(4)
-        if start in _BINARY:
-            kind, ending = _BINARY[start]
-            raise UserError(
-                f"{path} is {kind} by its first bytes, not text: give it a name that ends in {ending}, or set "
-                f"data.format to {ending[1:]}"
-            )
         if start == b"\x28\xb5\x2f\xfd":  # Zstandard, which Python cannot read
             return lines_of(path).head(1).collect().item()
         with _unpacked(path) as file:
@@ -156,6 +154,16 @@ def lines_of(path: Path) -> pl.LazyFrame:
     """A text file's lines as column `line`."""
     lines = pl.scan_csv(path, has_header=False, separator="\n", quote_char=None, infer_schema=False)
     return lines.select(pl.first().alias("line"))
+
+
+def lines_of_list(path: Path, what: str) -> list[str]:
+    """The lines of a public list; `what` is its name in messages."""
+    try:
+        return lines_in(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"cannot read {what} {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{what} {path} is not UTF-8 text: give one value a line") from error
 
 
 def lines_in(text: str) -> list[str]:

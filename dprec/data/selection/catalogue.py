@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dprec.data.formats.format import lines_in
+from dprec.data.formats.format import lines_of_list
 from dprec.data.logs.histories import Histories, Interactions, visits
 from dprec.data.logs.ids import normal_texts
 from dprec.data.logs.store import ColumnStore
@@ -41,13 +41,7 @@ class Catalogue:
     def read(cls, path: str | Path) -> Catalogue:
         """A public list of items: a text file with one raw id a line, normalised as in a log. Its order is kept."""
         path = Path(path)
-        try:
-            lines = lines_in(path.read_text(encoding="utf-8-sig"))
-        except OSError as error:
-            raise UserError(f"cannot read the catalogue {path}: {error.strerror or error}") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"the catalogue {path} is not UTF-8 text: give one raw item id a line") from error
-        texts = normal_texts(lines)
+        texts = normal_texts(lines_of_list(path, "the catalogue"))
         ids = [raw for raw in texts if raw is not None]
         if not ids:
             raise UserError(f"the catalogue {path} is empty: give one raw item id a line")

@@ -1,1 +1,0 @@
-"""Texts with labels: columns, tokens, the log of all of them, micro-batches, and generated texts."""
