@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dprec.gradients.uses.batches import batch_tensors
-from dprec_kernels.catalogue_softmax import reference
+from dprec_kernels import reference
 
 
 class _LossOfOne(nn.Module):

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec_kernels import catalogue_softmax
-from dprec_kernels.catalogue_softmax import centred, kept, pieces, reference, users
+from dprec_kernels import catalogue_softmax, reference
+from dprec_kernels.catalogue_softmax import centred, pieces, users
 from dprec_kernels.workspace import Workspace
 
 CASES = {  # users, positions, items, width; numbers of a piece
@@ -108,7 +108,7 @@ def problem(users: int = 5, length: int = 7, items: int = 2500, dim: int = 6) ->
 
 @pytest.fixture(params=[0, 3 * 2500 * 8, 9 * 2500 * 8, 1 << 30], ids=["none", "three", "nine", "all"])
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(kept, "LIMIT", request.param)
+    monkeypatch.setattr(pieces, "LIMIT", request.param)
     monkeypatch.setattr(pieces, "PIECE", 3 * pieces.ITEMS)  # three positions at a time
     return int(request.param)
 

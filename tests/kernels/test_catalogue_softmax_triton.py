@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dprec_kernels.catalogue_softmax import reference
+from dprec_kernels import reference
 from tests.kernels.interpreter import DEVICES, outside, shared_memory
 
 pytestmark = pytest.mark.full

@@ -12,7 +12,8 @@ from scipy import stats
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dprec_kernels.contribution_map import contribution_map, pieces, reference
+from dprec_kernels import reference
+from dprec_kernels.contribution_map import Uniforms, contribution_map, contributions, successes, survivors
 
 USERS = [[0, 3], [0], [3, 0, 5, 3], [], [7, 7]]  # rows 1, 2, 4 and 6 are nobody's
 SIZE, CLIP, NOISE, THRESHOLD = 8, 1.2, 0.6, 0.8
@@ -23,7 +24,7 @@ def padded(users: list[list[int]], ignore: int = -1) -> Tensor:
     return torch.tensor([rows + [ignore] * (longest - len(rows)) for rows in users], dtype=torch.int64)
 
 
-def from_(generator: torch.Generator) -> pieces.Uniforms:
+def from_(generator: torch.Generator) -> Uniforms:
     return lambda count: torch.rand(count, dtype=torch.float64, generator=generator)
 
 
@@ -108,15 +109,15 @@ def test_without_noise_it_is_the_dense_map(form: str) -> None:
 
 
 def test_a_row_counts_once_for_a_user_and_padding_for_nobody() -> None:
-    once = pieces.contributions(padded([[4, 2], [2]]), 9, 1.0, None, -1)
-    again = pieces.contributions(padded([[4, 4, 2, 4, 2], [2, 2]]), 9, 1.0, None, -1)
+    once = contributions(padded([[4, 2], [2]]), 9, 1.0, None, -1)
+    again = contributions(padded([[4, 4, 2, 4, 2], [2, 2]]), 9, 1.0, None, -1)
     assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
 
 
 @pytest.mark.full
 def test_rare_survivors_come_as_often_as_they_should() -> None:
     generator = torch.Generator().manual_seed(5)
-    found = [pieces.successes(10**6, 1e-8, from_(generator)) for _ in range(20_000)]
+    found = [successes(10**6, 1e-8, from_(generator)) for _ in range(20_000)]
     assert 1e-3 < stats.poisson.cdf(sum(map(len, found)), 200) < 1 - 1e-3
     assert stats.kstest(torch.cat(found).double().numpy() / 1e6, "uniform").pvalue > 1e-3
 
@@ -135,7 +136,7 @@ def test_thresholds_far_away_leave_none_or_all(sigmas: float, least: int, most: 
         uniforms=from_(torch.Generator().manual_seed(0)),
     )
     assert least <= len(found) <= most
-    assert pieces.successes(10**15, 1e-300, from_(torch.Generator().manual_seed(0))).tolist() == []
+    assert successes(10**15, 1e-300, from_(torch.Generator().manual_seed(0))).tolist() == []
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])
@@ -144,11 +145,11 @@ def test_uniforms_at_their_ends_do_no_harm(uniform: float) -> None:
         return torch.full((count,), uniform, dtype=torch.float64)
 
     # The next success of trials as rare as this is never the first one, whatever is drawn.
-    assert pieces.successes(10**6, 1e-40, always).tolist() == []
-    found = pieces.successes(50, 0.3, always)
+    assert successes(10**6, 1e-40, always).tolist() == []
+    found = successes(50, 0.3, always)
     assert found.tolist() == (list(range(50)) if uniform == 0 else [])
     touched, sums = torch.tensor([4]), torch.tensor([-40.0], dtype=torch.float64)
-    assert pieces.survivors(touched, sums, 5, 1e3, 1.0, always).tolist() == []
+    assert survivors(touched, sums, 5, 1e3, 1.0, always).tolist() == []
 
 
 def test_without_noise_nobody_elses_rows_are_there_unless_all_are() -> None:

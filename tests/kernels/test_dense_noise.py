@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy import stats
 
-from dprec_kernels import normals
-from dprec_kernels.dense_noise import dense_noise, reference
+from dprec_kernels import normals, reference
+from dprec_kernels.dense_noise import dense_noise
 from dprec_kernels.row_noise import RowNoise
 
 SOURCE = RowNoise(seed=77, stream=3, step=12)

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from dprec_kernels.dense_noise import reference
+from dprec_kernels import reference
 from dprec_kernels.row_noise import RowNoise
 from tests.kernels.interpreter import DEVICES
 

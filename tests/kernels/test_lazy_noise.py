@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
-from dprec_kernels import normals
-from dprec_kernels.lazy_noise import lazy_noise, reference
+from dprec_kernels import normals, reference
+from dprec_kernels.lazy_noise import lazy_noise
 from dprec_kernels.row_noise import RowNoise, row_noise
 from tests.kernels.files import FAR, mapped
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dprec_kernels.catalogue_softmax import for_users, kept, overlaps, pieces, reference, users
+from dprec_kernels import reference
+from dprec_kernels.catalogue_softmax import for_users, overlaps, pieces, users
 from dprec_kernels.workspace import workspace
 
 
@@ -29,7 +30,7 @@ def built(hidden: Tensor, table: Tensor, target: Tensor, weight: Tensor, ids: Te
 
 @pytest.fixture(params=[0, 1 << 18, 1 << 26], ids=["none kept", "some kept", "all kept"])
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(kept, "LIMIT", request.param)
+    monkeypatch.setattr(pieces, "LIMIT", request.param)
     return int(request.param)
 
 
@@ -83,7 +84,7 @@ def test_a_user_has_the_same_bits_in_any_company(
     try:
         shares = []
         for bytes_kept in (1 << 26, 0):
-            monkeypatch.setattr(kept, "LIMIT", bytes_kept)
+            monkeypatch.setattr(pieces, "LIMIT", bytes_kept)
             for company in ([], [*range(40, 57)], [*range(50, 139)]):
                 order = [*company, 35, *range(31)]
                 hidden, target, weight, ids, values = (each[order] for each in everybody)
@@ -123,7 +124,7 @@ def test_gradients_of_hidden_flow_and_the_tables_do_not() -> None:
 @pytest.mark.full
 def test_memory_of_items_times_positions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest thing kept is the table's own gradient; scratch does not grow with the catalogue."""
-    monkeypatch.setattr(kept, "LIMIT", 1 << 20)
+    monkeypatch.setattr(pieces, "LIMIT", 1 << 20)
     sizes = []
     for items in (20_000, 200_000):
         workspace._held.clear()

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dprec_kernels import recurrent
-from dprec_kernels.recurrent import reference
+from dprec_kernels import recurrent, reference
 
 SIZES = [(1, 1, 1, 1), (2, 3, 5, 4), (9, 4, 3, 6), (30, 2, 8, 8)]  # steps, users, inputs, hidden
 LAYERS: dict[str, tuple[Any, Any, int, int, type[nn.RNNBase]]] = {

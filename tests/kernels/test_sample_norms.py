@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dprec_kernels import sample_norms
-from dprec_kernels.sample_norms import pieces, reference
+from dprec_kernels import reference, sample_norms
+from dprec_kernels.sample_norms import pieces
 
 # Relative. Inputs in bfloat16 are exact in float32, so what is left is the rounding of float32 sums.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-5}
@@ -39,7 +39,7 @@ def test_linear_equals_the_reference_in_both_forms(monkeypatch: pytest.MonkeyPat
     left, right = torch.randn(users, length, outputs).to(dtype), torch.randn(users, length, inputs).to(dtype)
     for user in range(1, users):
         left[user, length // (2 * user) :] = 0  # where a shorter history is padded
-    exact = reference.linear(left, right)
+    exact = reference.linear_norms(left, right)
     for gram_cost in (0, 1, 10**9):
         monkeypatch.setattr(pieces, "GRAM_COST", gram_cost)
         found = sample_norms.linear(left, right)
@@ -63,7 +63,7 @@ def test_a_norm_is_not_below_the_truth_where_terms_cancel(length: int, width: in
     left[:, half : 2 * half] = -left[:, :half] * (1 + apart)
     right[:, half : 2 * half] = right[:, :half]
     assert pieces.prefers_gram(length, width, width)
-    found, exact = sample_norms.linear(left, right), reference.linear(left, right)
+    found, exact = sample_norms.linear(left, right), reference.linear_norms(left, right)
     assert (found >= exact).all()
     assert (found <= exact + 2 * _allowance(left, right)).all()
 
@@ -90,7 +90,7 @@ def test_rows_equal_the_reference_whichever_are_merged(monkeypatch: pytest.Monke
         monkeypatch.setattr(pieces, "FEW", few)
         found = sample_norms.rows(ids, values)
         assert found.dtype == torch.float64
-        assert torch.allclose(found, reference.rows(ids, values), rtol=TOLERANCE[dtype])
+        assert torch.allclose(found, reference.row_norms(ids, values), rtol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3), (2, 5, 0)])
@@ -131,7 +131,7 @@ def test_a_value_that_all_reads_share_is_squared_once(items: int, rest: tuple[in
     ids, one = torch.randint(0, items, (4, 7)), torch.randn(4, 1, *rest)
     shared = one.expand(4, 7, *rest)
     assert shared.stride(1) == 0
-    assert torch.allclose(sample_norms.rows(ids, shared), reference.rows(ids, shared.contiguous()), rtol=1e-6)
+    assert torch.allclose(sample_norms.rows(ids, shared), reference.row_norms(ids, shared.contiguous()), rtol=1e-6)
     one[2] = torch.nan
     found = sample_norms.rows(ids, shared)
     assert found.isnan().tolist() == [False, False, True, False]

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from dprec_kernels import reference
 from dprec_kernels.row_noise import RowNoise
-from dprec_kernels.sparse_update import SGD, reference, step_rows, summed
+from dprec_kernels.sparse_update import SGD, step_rows, summed
 from tests.kernels.files import FAR, mapped
 
 DTYPES = [(torch.float64, 1e-12), (torch.float32, 1e-5)]
@@ -32,7 +33,7 @@ def step(table: Tensor, rows: Tensor, values: Tensor, rule: SGD, scales: Tensor 
 def test_steps_equal_the_reference(decay: float, dtype: torch.dtype, tolerance: float) -> None:
     table, rows, values, scales = some(6, 7, 40, 5, dtype)
     touched = torch.zeros(40, dtype=torch.bool).index_fill_(0, rows.flatten(), True)
-    before, gradient = table.clone(), reference.gradient(40, rows, values, scales)
+    before, gradient = table.clone(), reference.row_gradient(40, rows, values, scales)
     exact = reference.sgd(before.double(), gradient, 0.1, decay)
     found = step(table, rows, values, SGD(0.1, decay), scales)
     assert torch.equal(found, touched.nonzero().squeeze(1))
@@ -45,7 +46,7 @@ def test_steps_equal_the_reference(decay: float, dtype: torch.dtype, tolerance: 
 def test_sums_equal_the_reference(weighted: bool, dtype: torch.dtype, tolerance: float) -> None:
     _, rows, values, scales = some(6, 7, 40, 5, dtype)
     found, sums = summed(rows, values, scales=scales if weighted else None, dtype=dtype)
-    exact = reference.gradient(40, rows, values, scales if weighted else torch.ones_like(scales))
+    exact = reference.row_gradient(40, rows, values, scales if weighted else torch.ones_like(scales))
     assert torch.equal(found, rows.unique())
     assert torch.allclose(sums.double(), exact[found], rtol=tolerance, atol=tolerance)
 
@@ -75,7 +76,7 @@ def test_a_gradient_is_rounded_to_a_row_with_its_noise() -> None:
 
 def test_rows_and_values_may_be_flat_or_deep() -> None:
     table, rows, values, _ = some(6, 4, 15, 3, torch.float64)
-    exact = reference.sgd(table, reference.gradient(15, rows, values, torch.ones(6)), 0.5, 0.0)
+    exact = reference.sgd(table, reference.row_gradient(15, rows, values, torch.ones(6)), 0.5, 0.0)
     for shape in ((24,), (6, 4), (6, 2, 2), (1, 24)):
         stepped = torch.nn.Parameter(table.clone())
         step(stepped, rows.view(shape), values.view(*shape, 3), SGD(0.5))

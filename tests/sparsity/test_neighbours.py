@@ -27,7 +27,7 @@ from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
 from dprec.sparsity.rows.counts import look_ups
 from dprec.sparsity.rows.kinds import BatchRows, Strategy
 from dprec.sparsity.rows.row_rules import RowRules
-from dprec_kernels.contribution_map import pieces
+from dprec_kernels.contribution_map import contributions
 from dprec_kernels.ordering import is_among
 from tests.sparsity.test_reads import (
     LONGEST,
@@ -64,9 +64,7 @@ class ReplayedAdaFEST(Replayed, AdaFEST):
 
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
         ends = torch.bincount(batch.user, minlength=batch.users).cumsum(0)
-        rows, sums = pieces.contributions(
-            batch.row, self.space.size, self.bound, torch.cat([ends.new_zeros(1), ends]), -1
-        )
+        rows, sums = contributions(batch.row, self.space.size, self.bound, torch.cat([ends.new_zeros(1), ends]), -1)
         self.looked = torch.zeros(self.space.size, dtype=torch.float64).index_copy_(0, rows, sums)
         noisy = self.looked + 0.5 * self.noise_of_rows(self.space.size)
         chosen = (noisy >= self.threshold).nonzero().squeeze(1)

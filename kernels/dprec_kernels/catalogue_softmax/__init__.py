@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.overrides import handle_torch_function, has_torch_function
 
-from dprec_kernels.catalogue_softmax import overlaps, pieces, reference, users
+from dprec_kernels import reference
+from dprec_kernels.catalogue_softmax import overlaps, pieces, users
 from dprec_kernels.catalogue_softmax.users import UserSoftmaxes
 from dprec_kernels.paths import fast, on_card
 from dprec_kernels.plain_function import PlainFunction

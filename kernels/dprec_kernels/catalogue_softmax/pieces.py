@@ -10,14 +10,14 @@ from itertools import accumulate, chain, repeat
 import torch
 from torch import Tensor
 
-from dprec_kernels.catalogue_softmax.kept import Kept, room_for
 from dprec_kernels.products import add_multiplied, add_products, multiply
 from dprec_kernels.wide_sum import add_product
-from dprec_kernels.workspace import workspace
+from dprec_kernels.workspace import Loan, workspace
 
 PIECE = 1 << 20  # scores held at once: 4 MB of float32, which the second- and third-level caches hold
 ITEMS = 2048  # of which items at a time: fewer, larger products
 MOST = 2 * ITEMS  # and of few positions so many: a tile costs Python as much whatever its size
+LIMIT = 1 << 26  # bytes of exponentials that are kept: 64 MB
 SLACK = 8.0  # how far scores may rise above what is taken off before more is: their exponentials stay small
 
 Pairs = Sequence[tuple[slice, Tensor]]
@@ -33,6 +33,43 @@ class Found:
     slope: Tensor  # (P, d): d loss / d hidden
     shifts: Tensor  # (tiles, P): what was taken off the scores
     total: Tensor  # Σ exp(score - last shift)
+
+
+class Kept:
+    """exp(score - shift) of the first positions for all items, tile by tile, 0 at each position's own target.
+
+    A gradient can always be had by computing the scores once more. That costs a third of the time, so a bounded
+    amount of memory, the same at every step, holds as many of them as fit.
+
+    >>> import torch
+    >>> loan = workspace.lend("an example", 2 * 3, torch.zeros(1))
+    >>> Kept(loan, positions=2).tile(slice(0, 3)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, loan: Loan, positions: int) -> None:
+        self.positions = positions
+        self._loan = loan
+
+    def tile(self, items: slice, first: int = 0, count: int | None = None) -> Tensor:
+        """Return the memory (positions, tile) of these items, of so many positions from the first on."""
+        width = items.stop - items.start
+        start, count = self.positions * items.start + first * width, self.positions - first if count is None else count
+        return self._loan.memory.as_strided((count, width), (width, 1), start)
+
+
+def room_for(counts: Sequence[int], items: int, like: Tensor) -> Kept | None:
+    """Return room for the positions of as many passes, from the first on, as there is memory for.
+
+    There is none while another call's is in use.
+    """
+    most, positions = LIMIT // like.dtype.itemsize // items, 0
+    for count in counts:
+        if positions + count > most:
+            break
+        positions += count
+    loan = workspace.lend("kept", positions * items, like) if positions else None
+    return None if loan is None else Kept(loan, positions)
 
 
 Memory = tuple[Kept, Sequence[slice], Found]  # exponentials of some positions, tile by tile, and what else was found

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.catalogue_softmax import pieces
-from dprec_kernels.catalogue_softmax.kept import Kept, room_for
+from dprec_kernels.catalogue_softmax.pieces import Kept, room_for
 from dprec_kernels.processor import round_up
 from dprec_kernels.products import multiply, multiply_each
 from dprec_kernels.wide_sum import add_product

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels import normals, paths
-from dprec_kernels.dense_noise import pieces, reference
 from dprec_kernels.row_noise import STREAMS, RowNoise
-
-__all__ = ["dense_noise", "of_matrices", "pieces", "reference"]
 
 
 def dense_noise(

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.joint import reference
-from dprec_kernels.joint.measures import Measure, Positions, Products, Softmaxes, Vectors
-from dprec_kernels.joint.reference import Law
+from dprec_kernels.joint.reference import Law, Measure, Positions, Products, Softmaxes, Vectors
 from dprec_kernels.paths import on_card
 
 __all__ = ["Law", "Measure", "Positions", "Products", "Softmaxes", "Vectors", "measured", "reference", "scaled", "sums"]

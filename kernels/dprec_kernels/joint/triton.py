@@ -14,8 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dprec_kernels.joint.measures import Measure, Positions, Products, Softmaxes, Vectors
-from dprec_kernels.joint.reference import AUTO_V, FLAT, TINY, Law
+from dprec_kernels.joint.reference import AUTO_V, FLAT, TINY, Law, Measure, Positions, Products, Softmaxes, Vectors
 from dprec_kernels.tables import sent
 
 # Rows and columns of a gradient on chip at once, in float64, and positions that are multiplied at once: of the tiles

@@ -7,11 +7,8 @@ from types import ModuleType
 from torch import Tensor
 
 from dprec_kernels import normals, paths
-from dprec_kernels.lazy_noise import pieces, reference
 from dprec_kernels.row_noise import STREAMS, RowNoise
 from dprec_kernels.tables import Tables
-
-__all__ = ["lazy_noise", "of_tables", "pieces", "reference"]
 
 
 def lazy_noise(

@@ -7,10 +7,9 @@ from types import ModuleType
 from torch import Tensor
 
 from dprec_kernels.paths import fast
-from dprec_kernels.sample_norms import pieces, reference
 from dprec_kernels.sample_norms.pieces import prefers_gram
 
-__all__ = ["linear", "pieces", "prefers_gram", "reference", "rows"]
+__all__ = ["linear", "prefers_gram", "rows"]
 
 
 def linear(left: Tensor, right: Tensor) -> Tensor:

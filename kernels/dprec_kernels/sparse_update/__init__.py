@@ -10,12 +10,11 @@ from torch import Tensor
 
 from dprec_kernels import normals, paths
 from dprec_kernels.row_noise import STREAMS, RowNoise
-from dprec_kernels.sparse_update import pieces, reference
-from dprec_kernels.sparse_update.pieces import WIDEST
-from dprec_kernels.sparse_update.sgd import SGD
+from dprec_kernels.sparse_update import pieces
+from dprec_kernels.sparse_update.pieces import SGD, WIDEST
 from dprec_kernels.tables import Tables
 
-__all__ = ["SGD", "pieces", "reference", "step_rows", "step_tables", "summed"]
+__all__ = ["SGD", "step_rows", "step_tables", "summed"]
 
 
 def step_rows(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dprec_kernels.row_noise import RowNoise, reference
 from dprec_kernels.row_noise.triton import normals
-from dprec_kernels.sparse_update.sgd import SGD
+from dprec_kernels.sparse_update.pieces import SGD
 from dprec_kernels.tables import Tables
 
 

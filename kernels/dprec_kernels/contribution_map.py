@@ -1,4 +1,8 @@
-"""The same law from the touched rows, and from the gaps between the others' survivors."""
+"""Which rows of the tables enough users touch, decided under noise, in memory that grows with what is touched.
+
+The law is that of the dense map: touched rows are decided one by one, and of the others the gaps between survivors are
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,49 @@ Uniforms = Callable[[int], Tensor]  # so many float64 numbers from 0 up to, but 
 
 MOST_ROWS = 1 << 53  # up to here a float64 counts without rounding
 GAPS = 1 << 20  # most gaps drawn at once
+
+
+def contribution_map(
+    rows: Tensor,
+    size: int,
+    *,
+    clip: float,
+    noise_multiplier: float,
+    threshold: float,
+    uniforms: Uniforms,
+    offsets: Tensor | None = None,
+    ignore: int = -1,
+    domain: Tensor | None = None,
+) -> Tensor:
+    """Return the sorted int64 rows, out of `size`, whose noisy contributions reach `threshold`.
+
+    rows holds what each user touched: (users, k), filled up with `ignore`, or (m,) with offsets (users + 1,), where
+    user u has rows[offsets[u]:offsets[u + 1]]. Every user is a vector of zeros and ones, one at each distinct row,
+    scaled down to L2 norm `clip`; the map is their sum, plus N(0, (noise_multiplier · clip)²) at each of the `size`
+    rows. With a `domain`, sorted and distinct, the map has its rows alone: what a user touches elsewhere is left out.
+
+    The law of the result is that of the dense map, which is never built: rows that somebody touched are decided one
+    by one, of the others the survivors are drawn by the gaps between them. Size and memory of the work are those of
+    what is touched and what survives. `uniforms(n)` draws n float64 numbers from 0 up to, but without, 1.
+
+    >>> rows = torch.tensor([[3, 5, 3], [3, -1, -1], [3, 7, -1]])
+    >>> contribution_map(rows, 10, clip=1.0, noise_multiplier=0.0, threshold=2.0, uniforms=torch.rand)  # 2 / √2 + 1
+    tensor([3])
+    """
+    if rows.dim() != (2 if offsets is None else 1) or rows.dtype != torch.int64:
+        raise ValueError(f"rows must be int64 (users, k), or (m,) with offsets, not {rows.dtype} {tuple(rows.shape)}")
+    if offsets is not None and (len(offsets) == 0 or int(offsets[-1]) != len(rows)):
+        raise ValueError(f"offsets must end with the {len(rows)} rows there are")
+    if not (clip > 0 and noise_multiplier >= 0):
+        raise ValueError(f"clip {clip} must be above 0 and noise_multiplier {noise_multiplier} at least 0")
+    if not 0 <= size < MOST_ROWS:
+        raise ValueError(f"size {size} must be from 0 to 2**53 - 1")
+    if domain is not None:
+        rows, size = places(rows, domain, ignore), len(domain)
+    with torch.no_grad():
+        touched, sums = contributions(rows, size, clip, offsets, -1 if domain is not None else ignore)
+        found = survivors(touched, sums, size, threshold, noise_multiplier * clip, uniforms)
+    return found if domain is None else domain[found]
 
 
 def places(rows: Tensor, domain: Tensor, ignore: int) -> Tensor:
