@@ -288,10 +288,6 @@ def test_elsewhere(tmp_path: Path) -> None:
     assert "batch_norm" in rows[2]["says"]
 
 
-def rises(rows: list[dict]) -> bool:
-    return all(row["ratio_spread"][0] <= row["ratio"] <= row["ratio_spread"][1] for row in rows) and len(rows) == 10
-
-
 def reductions(rows: list[dict]) -> bool:
     found = {row["system"]: row["gradient_size_reduction"] for row in rows}
     low_rank = pytest.approx(200 * 32 / (8 * 232))
@@ -312,18 +308,13 @@ RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a st
     ),
     "processes": ([], lambda rows: 0 < rows[1]["cpu_ms_per_step"] < rows[1]["all_cpu_ms_per_step"]),
     "random_allocation": ([], lambda rows: rows[0]["ratio"] == pytest.approx(1, abs=0.03)),
-    "recurrent": ([], rises),
     "sparsity": (
         ["--study", "periods", "--runs", "runs"],
         lambda rows: [row["period_days"] for row in rows] == [1, 1, 18, 18],
     ),
     "table_memory": ([], lambda rows: 0.9 < rows[0]["times_table"] < 1.5),  # not less than the table
-    "text": ([], lambda rows: all(row["ms_per_step"] > row["embedding_ms"] > 0 for row in rows)),
-    "text_accuracy": (["--picture", "picture.png"], reductions),
-    "ways_in": (
-        [],
-        lambda rows: all(row["ratio"] == pytest.approx(row["script_ms"] / row["lightning_ms"]) for row in rows),
-    ),
+    "text": ([], lambda rows: [row["system"] for row in rows][::2] == ["PyTorch, sparse gradient", "AdaFEST"]),
+    "text_accuracy": ([], reductions),
 }
 NEEDS = {"nearest_items": "faiss", "random_allocation": "PLD_accounting"}
 
@@ -340,7 +331,6 @@ def test_a_study_runs_and_measures(name: str, tmp_path: Path) -> None:
     rows = run(tmp_path, name, *words)
     assert rows
     assert holds(rows), rows
-    assert "--picture" not in words or (tmp_path / "picture.png").stat().st_size > 5_000
 
 
 @outside

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -73,15 +71,7 @@ def measure(asked: Namespace) -> list[Row]:
     return found
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
-    named = {
-        name: [(row["rows"], row["seconds_of_100"]) for row in rows if row["system"] == name]
-        for name in dict.fromkeys(row["system"] for row in rows)
-    }
-    study.lines({"": named}, file, "rows of the table", "seconds of 100 steps")
-
-
 PARSER = study.parser(__doc__)
 
 if __name__ == "__main__":
-    study.main(PARSER, measure, COLUMNS, draw)
+    study.main(PARSER, measure, COLUMNS)

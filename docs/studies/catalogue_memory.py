@@ -7,8 +7,7 @@ loss, which is a gradient and Adam's moments.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -65,12 +64,7 @@ def measure(asked: Namespace) -> list[Row]:
     return rows
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
-    named = {name: [(row["items"], row["peak_mb"]) for row in rows if row["system"] == name] for name in SYSTEMS}
-    study.lines({"": named}, file, "items", "peak MB of a step")
-
-
 PARSER = study.parser(__doc__)
 
 if __name__ == "__main__":
-    study.main(PARSER, measure, COLUMNS, draw)
+    study.main(PARSER, measure, COLUMNS)

@@ -10,7 +10,6 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -87,12 +86,7 @@ def measure(asked: Namespace) -> list[Row]:
     return rows
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
-    named = {f"{row['system']}, {row['where']}": row["millions_per_second"] for row in rows if row["threads"] == 1}
-    study.bars(named, "million numbers a second, one thread", file)
-
-
 PARSER = study.parser(__doc__)
 
 if __name__ == "__main__":
-    study.main(PARSER, measure, COLUMNS, draw)
+    study.main(PARSER, measure, COLUMNS)

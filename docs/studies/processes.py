@@ -13,8 +13,6 @@ import tempfile
 import time
 import warnings
 from argparse import Namespace
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -87,11 +85,7 @@ def measure(asked: Namespace) -> list[Row]:
     return rows
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
-    study.bars({str(row["processes"]): row["users_per_second"] for row in rows}, "users a second by processes", file)
-
-
 PARSER = study.parser(__doc__)
 
 if __name__ == "__main__":
-    study.main(PARSER, measure, COLUMNS, draw)
+    study.main(PARSER, measure, COLUMNS)

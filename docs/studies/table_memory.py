@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +65,7 @@ def measure(asked: Namespace) -> list[Row]:
     return found
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
-    study.bars({row["system"]: row["times_table"] for row in rows}, "peak memory of a run, in tables", file)
-
-
 PARSER = study.parser(__doc__)
 
 if __name__ == "__main__":
-    study.main(PARSER, measure, COLUMNS, draw)
+    study.main(PARSER, measure, COLUMNS)

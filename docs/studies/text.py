@@ -1,7 +1,6 @@
 """A step of a text classifier over a large table of words: plain PyTorch, AdaFEST and DP-SGD with dense noise.
 
-The encoder is XLM-R's, of its own width but one layer: with all twelve, what the table costs would matter less. The
-embedding's part is measured by itself, on the same table under a mean of its rows.
+The encoder is XLM-R's, of its own width but one layer: with all twelve, what the table costs would matter less.
 
 With 250,002 words of width 768 and one layer of XLM-R, a step of AdaFEST takes 0.83 times plain PyTorch's, and 1.6
 times PyTorch's with a sparse gradient.
@@ -12,13 +11,11 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
 
 import study
@@ -41,8 +38,6 @@ COLUMNS = {
     "ms_per_step": "ms/step",
     "ratio": "ratio",
     "ratio_spread": "middle half",
-    "embedding_ms": "embedding ms",
-    "peak_over_model": "peak / model",
 }
 
 
@@ -53,21 +48,6 @@ class Size:
     records: int = 64
     tokens: int = 16
     rounds: int = 5
-
-
-class Mean(nn.Module):
-    """The mean of a text's words as its logits: only the embedding's part of a step."""
-
-    def __init__(self, table: nn.Embedding) -> None:
-        super().__init__()
-        self.word_embeddings = table
-
-    def losses(self, batch: TextBatch) -> Tensor:
-        return F.cross_entropy(self.word_embeddings(batch.ids).mean(1), batch.label, reduction="none")
-
-
-def embedding(size: Size) -> Mean:
-    return Mean(nn.Embedding(size.words, size.dim, padding_idx=1))
 
 
 class Texts(Dataset[int]):
@@ -125,17 +105,6 @@ def classifier(size: Size) -> Any:
     return TextClassifier(size.words, 1, 2, size.tokens, encoder=encoder, optimizer="sgd").train()
 
 
-def two_steps(system: str, size: Size) -> Iterator[None]:
-    """Make a model and take two steps, after those of a small one, which bring code and libraries."""
-    torch.set_num_threads(1)
-    small = Size(300, 8, 6, 5)
-    next(steps(system, classifier(small), Texts(small)))
-    yield
-    run = steps(system, classifier(size), Texts(size))
-    yield next(run)
-    yield next(run)
-
-
 def measure(asked: Namespace) -> list[Row]:
     """Return a row for each size of table and each system."""
     torch.set_num_threads(1)
@@ -143,27 +112,16 @@ def measure(asked: Namespace) -> list[Row]:
     rows = []
     for size in sizes:
         texts = Texts(size)
-        whole, part = (
-            study.turns({name: steps(name, make(size), texts).__next__ for name in SYSTEMS}, size.rounds)
-            for make in (classifier, embedding)
-        )
-        for system, taken in whole.items():
-            low, ratio, high = np.quantile(np.array(taken) / whole[SPARSE], [0.25, 0.5, 0.75]).tolist()
-            row = {"system": system, "words": size.words, "dim": size.dim, "ms_per_step": 1e3 * min(taken)}
-            row |= {"ratio": ratio, "ratio_spread": [low, high], "embedding_ms": 1e3 * min(part[system])}
-            if not asked.quick:
-                weights = sum(p.numel() * p.element_size() for p in classifier(size).parameters())
-                row["peak_over_model"] = study.peak(two_steps, system, size) / weights
-            rows.append(row)
+        systems = {name: steps(name, classifier(size), texts).__next__ for name in SYSTEMS}
+        taken = study.turns(systems, size.rounds)
+        for system, seconds in taken.items():
+            low, ratio, high = np.quantile(np.array(seconds) / taken[SPARSE], [0.25, 0.5, 0.75]).tolist()
+            row = {"system": system, "words": size.words, "dim": size.dim, "ms_per_step": 1e3 * min(seconds)}
+            rows.append(row | {"ratio": ratio, "ratio_spread": [low, high]})
     return rows
-
-
-def draw(rows: Sequence[Row], file: Path) -> None:
-    most = max(row["words"] for row in rows)
-    study.bars({row["system"]: row["ms_per_step"] for row in rows if row["words"] == most}, "a step, ms", file)
 
 
 PARSER = study.parser(__doc__)
 
 if __name__ == "__main__":
-    study.main(PARSER, measure, COLUMNS, draw)
+    study.main(PARSER, measure, COLUMNS)

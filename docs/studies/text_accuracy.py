@@ -84,15 +84,10 @@ def measure(asked: Namespace) -> list[Row]:
     return rows
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
-    named = {name: [(row["epsilon"], row["accuracy"]) for row in rows if row["system"] == name] for name in METHODS}
-    study.lines({"": named}, file, "ε", "accuracy on held-out texts", log="")
-
-
 PARSER = study.parser(__doc__)
 PARSER.add_argument("--runs", type=Path, metavar="FOLDER", help="where the runs are; stopped ones are continued")
 PARSER.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each")
 PARSER.set_defaults(fits=[])
 
 if __name__ == "__main__":
-    study.main(PARSER, measure, COLUMNS, draw)
+    study.main(PARSER, measure, COLUMNS)
