@@ -152,8 +152,11 @@ class Times:
         """
         if self.unit is None or self.most is None:
             raise ValueError("these times have no unit")
-        ages = np.floor_divide(self.most, self.unit) - np.floor_divide(values, self.unit)
-        return np.minimum(ages, 2**32 - 1).astype(np.uint32)
+        if self.unit == 1:  # in a tenth of the time of a division
+            last, own = np.floor(self.most), np.floor(values)
+        else:
+            last, own = self.most // self.unit, np.floor_divide(values, self.unit)
+        return np.minimum(last - own, 2**32 - 1).astype(np.uint32)
 
     @property
     def said(self) -> str:
