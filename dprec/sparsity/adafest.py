@@ -59,15 +59,14 @@ class AdaFEST(RowChoice):
 
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
         batch = batch.on_host()
-        sizes = torch.bincount(batch.user, minlength=batch.users).cumsum(0)
         return contribution_map(
             batch.row,
+            batch.user,
             self.space.size,
             clip=self.max_contribution,
             noise_multiplier=self.sigma,
             threshold=self.threshold,
             uniforms=self.noise.uniforms,
-            offsets=torch.cat([sizes.new_zeros(1), sizes]),
             domain=None if among is None else among.to(batch.row.device),
         )
 

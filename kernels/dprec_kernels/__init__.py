@@ -1,8 +1,8 @@
 """Operations that training a recommender privately spends its time in; needs torch alone.
 
-Every operation is a file, or a folder whose `__init__.py` is what callers call. `reference.py` has the plain truths that
-tests compare with. In a folder `pieces.py` is the fast path in torch and numpy, for any device, and `triton.py` the
-kernel for a GPU. `paths.py` alone decides which of them a tensor takes, by its device and by whether the kernel can
+Every operation is a file, or a folder whose `__init__.py` is what callers call. `reference.py` has the plain truths
+that tests compare with. In a folder `pieces.py` is the fast path in torch and numpy, for any device, and `triton.py`
+the kernel for a GPU. `paths.py` alone decides which of them a tensor takes, by its device and by whether the kernel can
 take it. So a new kernel is a `triton.py` with the functions of `pieces.py`, `paths.fast` in the `__init__.py` that
 calls them, and a launch in `docs/studies/gpu_compile.py`, by which it is compiled. Training calls it in `gradients`,
 `sparsity` and `noise`. `products` asks the faster of a CPU's libraries, and `wide_sum` adds up in float64: their truth

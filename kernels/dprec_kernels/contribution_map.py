@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dprec_kernels.ordering import ascending, ordered_reads
+from dprec_kernels.ordering import ascending, ordered
 
 Uniforms = Callable[[int], Tensor]  # so many float64 numbers from 0 up to, but without, 1
 
@@ -22,71 +22,60 @@ GAPS = 1 << 20  # most gaps drawn at once
 
 def contribution_map(
     rows: Tensor,
+    users: Tensor,
     size: int,
     *,
     clip: float,
     noise_multiplier: float,
     threshold: float,
     uniforms: Uniforms,
-    offsets: Tensor | None = None,
-    ignore: int = -1,
     domain: Tensor | None = None,
 ) -> Tensor:
     """Return the sorted int64 rows, out of `size`, whose noisy contributions reach `threshold`.
 
-    rows holds what each user touched: (users, k), filled up with `ignore`, or (m,) with offsets (users + 1,), where
-    user u has rows[offsets[u]:offsets[u + 1]]. Every user is a vector of zeros and ones, one at each distinct row,
-    scaled down to L2 norm `clip`; the map is their sum, plus N(0, (noise_multiplier · clip)²) at each of the `size`
-    rows. With a `domain`, sorted and distinct, the map has its rows alone: what a user touches elsewhere is left out.
+    rows (m,) are what users (m,) touched, one user's after the other's. Every user is a vector of zeros and ones, one
+    at each distinct row, scaled down to L2 norm `clip`; the map is their sum, plus N(0, (noise_multiplier · clip)²) at
+    each of the `size` rows. With a `domain`, sorted and distinct, the map has its rows alone: what a user touches
+    elsewhere is left out.
 
     The law of the result is that of the dense map, which is never built: rows that somebody touched are decided one
     by one, of the others the survivors are drawn by the gaps between them. Size and memory of the work are those of
     what is touched and what survives. `uniforms(n)` draws n float64 numbers from 0 up to, but without, 1.
 
-    >>> rows = torch.tensor([[3, 5, 3], [3, -1, -1], [3, 7, -1]])
-    >>> contribution_map(rows, 10, clip=1.0, noise_multiplier=0.0, threshold=2.0, uniforms=torch.rand)  # 2 / √2 + 1
+    >>> rows, users = torch.tensor([3, 5, 3, 3, 3, 7]), torch.tensor([0, 0, 0, 1, 2, 2])
+    >>> contribution_map(rows, users, 10, clip=1.0, noise_multiplier=0.0, threshold=2.0, uniforms=torch.rand)
     tensor([3])
     """
-    if rows.dim() != (2 if offsets is None else 1) or rows.dtype != torch.int64:
-        raise ValueError(f"rows must be int64 (users, k), or (m,) with offsets, not {rows.dtype} {tuple(rows.shape)}")
-    if offsets is not None and (len(offsets) == 0 or int(offsets[-1]) != len(rows)):
-        raise ValueError(f"offsets must end with the {len(rows)} rows there are")
+    if rows.dim() != 1 or rows.dtype != torch.int64 or users.shape != rows.shape or bool((users.diff() < 0).any()):
+        raise ValueError(f"rows must be int64 (m,), and users (m,) ascending, not {rows.dtype} {tuple(rows.shape)}")
     if not (clip > 0 and noise_multiplier >= 0):
         raise ValueError(f"clip {clip} must be above 0 and noise_multiplier {noise_multiplier} at least 0")
     if not 0 <= size < MOST_ROWS:
         raise ValueError(f"size {size} must be from 0 to 2**53 - 1")
     if domain is not None:
-        rows, size = places(rows, domain, ignore), len(domain)
+        there = torch.isin(rows, domain)
+        rows, users, size = torch.searchsorted(domain, rows[there]), users[there], len(domain)
     with torch.no_grad():
-        touched, sums = contributions(rows, size, clip, offsets, -1 if domain is not None else ignore)
+        touched, sums = contributions(rows, users, size, clip)
         found = survivors(touched, sums, size, threshold, noise_multiplier * clip, uniforms)
     return found if domain is None else domain[found]
 
 
-def places(rows: Tensor, domain: Tensor, ignore: int) -> Tensor:
-    """Return where in the sorted domain each row is, and -1 for what is not in it and for `ignore`."""
-    if len(domain) == 0:
-        return torch.full_like(rows, -1)
-    place = torch.searchsorted(domain, rows).clamp_(max=len(domain) - 1)
-    return place.masked_fill_((domain[place] != rows) | (rows == ignore), -1)
-
-
-def contributions(rows: Tensor, size: int, clip: float, offsets: Tensor | None, ignore: int) -> tuple[Tensor, Tensor]:
+def contributions(rows: Tensor, users: Tensor, size: int, clip: float) -> tuple[Tensor, Tensor]:
     """Return the sorted distinct rows that users touched, and the float64 sum of the users' shares in each.
 
     One stable sort by row leaves a user's repeats next to each other, since the reads come user by user.
     """
-    users = len(rows) if offsets is None else len(offsets) - 1
-    flat, order = ordered_reads(rows, ignore)
+    flat, order = ordered(rows)
     if len(flat) and not 0 <= int(flat[0]) <= int(flat[-1]) < size:
-        raise ValueError(f"rows must be from 0 to {size - 1}, or {ignore} for none: {int(flat[0])} to {int(flat[-1])}")
-    owner = order // rows.shape[1] if offsets is None else torch.searchsorted(offsets, order, right=True) - 1
+        raise ValueError(f"rows must be from 0 to {size - 1}: {int(flat[0])} to {int(flat[-1])}")
+    owner = users[order]
     if len(flat):
         first = torch.ones_like(flat, dtype=torch.bool)
         first[1:] = (flat[1:] != flat[:-1]) | (owner[1:] != owner[:-1])
         kept = first.nonzero().squeeze(1)
         flat, owner = flat[kept], owner[kept]
-    share = (clip / torch.bincount(owner, minlength=users).double().sqrt_()).clamp_(max=1.0)
+    share = (clip / torch.bincount(owner).double().sqrt_()).clamp_(max=1.0)
     touched, group = flat.unique_consecutive(return_inverse=True)
     sums = torch.zeros(len(touched), dtype=torch.float64, device=rows.device)
     return touched, sums.index_add_(0, group, share[owner])

@@ -30,23 +30,6 @@ def ordered(ids: Tensor) -> tuple[Tensor, Tensor]:
     return both >> bits, both.bitwise_and_((1 << bits) - 1)
 
 
-def ordered_reads(rows: Tensor, ignore: int | None) -> tuple[Tensor, Tensor]:
-    """Return which rows a batch reads, ascending, and the places of these reads in the flattened batch.
-
-    Reads of one row keep their order; those of `ignore` are left out.
-
-    >>> found, places = ordered_reads(torch.tensor([[7, 0], [3, 7]]), ignore=0)
-    >>> found.tolist(), places.tolist()
-    ([3, 7, 7], [2, 0, 3])
-    """
-    flat = rows.flatten()
-    if ignore is None:
-        return ordered(flat)
-    kept = (flat != ignore).nonzero().squeeze(1)
-    found, places = ordered(flat[kept])
-    return found, kept[places]
-
-
 def ascending(ids: Tensor) -> Tensor:
     """Return ids (..., n), ascending along the last dimension."""
     return torch.from_numpy(np.sort(ids.numpy(), axis=-1)) if by_numpy(ids) else ids.sort().values

@@ -19,9 +19,10 @@ USERS = [[0, 3], [0], [3, 0, 5, 3], [], [7, 7]]  # rows 1, 2, 4 and 6 are nobody
 SIZE, CLIP, NOISE, THRESHOLD = 8, 1.2, 0.6, 0.8
 
 
-def padded(users: list[list[int]], ignore: int = -1) -> Tensor:
-    longest = max(map(len, users))
-    return torch.tensor([rows + [ignore] * (longest - len(rows)) for rows in users], dtype=torch.int64)
+def flat(users: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """What was touched, user by user, and by whom."""
+    owner = torch.arange(len(users)).repeat_interleave(torch.tensor([*map(len, users)]))
+    return torch.tensor([row for rows in users for row in rows], dtype=torch.int64), owner
 
 
 def from_(generator: torch.Generator) -> Uniforms:
@@ -35,13 +36,13 @@ def lists(users: list[list[int]]) -> list[Tensor]:
 def patterns(times: int, seed: int, dense: bool = False) -> Tensor:
     """How often each set of the eight rows survives, as bits of its index."""
     generator = torch.Generator().manual_seed(seed)
-    counts, rows, users = [0] * 256, padded(USERS), lists(USERS)
+    counts, touched, users = [0] * 256, flat(USERS), lists(USERS)
     for _ in range(times):
         if dense:
             found = reference.contribution_map(users, SIZE, CLIP, NOISE, THRESHOLD, generator)
         else:
             found = contribution_map(
-                rows, SIZE, clip=CLIP, noise_multiplier=NOISE, threshold=THRESHOLD, uniforms=from_(generator)
+                *touched, SIZE, clip=CLIP, noise_multiplier=NOISE, threshold=THRESHOLD, uniforms=from_(generator)
             )
         counts[sum(1 << row for row in found.tolist())] += 1
     return torch.tensor(counts, dtype=torch.float64)
@@ -75,42 +76,39 @@ def test_every_set_of_survivors_has_its_probability(dense: bool) -> None:
 
 def test_eight_rows_among_many_have_the_same_law() -> None:
     copies = 20_000
-    users = (padded(USERS)[:, :, None] + 8 * torch.arange(copies)).masked_fill(padded(USERS)[:, :, None] < 0, -1)
-    rows = users.permute(2, 0, 1).flatten(0, 1)
+    (rows, owner), copy = flat(USERS), torch.arange(copies)[:, None]
+    rows, owner = (rows + 8 * copy).flatten(), (owner + len(USERS) * copy).flatten()
     generator = torch.Generator().manual_seed(0)
     found = contribution_map(
-        rows, 8 * copies, clip=CLIP, noise_multiplier=NOISE, threshold=THRESHOLD, uniforms=from_(generator)
+        rows, owner, 8 * copies, clip=CLIP, noise_multiplier=NOISE, threshold=THRESHOLD, uniforms=from_(generator)
     )
     assert (found.diff() > 0).all()
     sets = torch.zeros(copies, dtype=torch.int64).index_add_(0, found // 8, 1 << found % 8)
     assert fits(torch.bincount(sets, minlength=256).double(), law()) > 1e-3
 
 
-@pytest.mark.parametrize("form", ["padded", "another padding", "flat"])
-def test_without_noise_it_is_the_dense_map(form: str) -> None:
-    sizes = set()
+@pytest.mark.parametrize("within", [False, True])
+def test_without_noise_it_is_the_dense_map(within: bool) -> None:
+    """A domain of the odd rows leaves the even ones out of the users' norms, too."""
+    sizes, domain = set(), torch.arange(1, 12, 2)
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         users = [
             torch.randint(0, 12, (int(n),), generator=generator).tolist()
             for n in torch.randint(0, 9, (30,), generator=generator)
         ]
-        exact = reference.contribution_map(lists(users), 12, 1.5, 0.0, 5.3, generator)
         options = {"clip": 1.5, "noise_multiplier": 0.0, "threshold": 5.3, "uniforms": from_(generator)}
-        if form == "flat":
-            offsets = torch.tensor([0, *itertools.accumulate(map(len, users))])
-            found = contribution_map(torch.cat(lists(users)), 12, offsets=offsets, **options)
-        else:
-            ignore = -1 if form == "padded" else 99
-            found = contribution_map(padded(users, ignore), 12, ignore=ignore, **options)
+        found = contribution_map(*flat(users), 12, domain=domain if within else None, **options)
+        kept = [[row for row in rows if row % 2 or not within] for rows in users]
+        exact = reference.contribution_map(lists(kept), 12, 1.5, 0.0, 5.3, generator)
         assert torch.equal(found, exact)
         sizes.add(len(exact))
     assert len(sizes) > 3
 
 
-def test_a_row_counts_once_for_a_user_and_padding_for_nobody() -> None:
-    once = contributions(padded([[4, 2], [2]]), 9, 1.0, None, -1)
-    again = contributions(padded([[4, 4, 2, 4, 2], [2, 2]]), 9, 1.0, None, -1)
+def test_a_row_counts_once_for_a_user() -> None:
+    once = contributions(*flat([[4, 2], [2]]), 9, 1.0)
+    again = contributions(*flat([[4, 4, 2, 4, 2], [2, 2]]), 9, 1.0)
     assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
 
 
@@ -126,9 +124,8 @@ def test_rare_survivors_come_as_often_as_they_should() -> None:
     ("sigmas", "least", "most"), [(37.0, 0, 0), (40.0, 0, 0), (-9.0, 1000, 1000), (-40, 1000, 1000)]
 )
 def test_thresholds_far_away_leave_none_or_all(sigmas: float, least: int, most: int) -> None:
-    rows = torch.tensor([[3, 999]])
     found = contribution_map(
-        rows,
+        *flat([[3, 999]]),
         1000,
         clip=0.01,
         noise_multiplier=1.0,
@@ -154,9 +151,9 @@ def test_uniforms_at_their_ends_do_no_harm(uniform: float) -> None:
 
 def test_without_noise_nobody_elses_rows_are_there_unless_all_are() -> None:
     options = {"clip": 1.0, "noise_multiplier": 0.0, "uniforms": from_(torch.Generator())}
-    rows = torch.tensor([[1, 4]])
-    assert contribution_map(rows, 6, threshold=0.0, **options).tolist() == [0, 1, 2, 3, 4, 5]
-    assert contribution_map(rows, 6, threshold=1e-9, **options).tolist() == [1, 4]
+    touched = flat([[1, 4]])
+    assert contribution_map(*touched, 6, threshold=0.0, **options).tolist() == [0, 1, 2, 3, 4, 5]
+    assert contribution_map(*touched, 6, threshold=1e-9, **options).tolist() == [1, 4]
 
 
 class Largest(TorchDispatchMode):
@@ -174,9 +171,9 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("size", [1_000, 1_000_000_000])
 def test_no_tensor_is_larger_than_what_is_touched_and_what_survives(size: int) -> None:
     luck = torch.Generator().manual_seed(1)
-    rows = torch.randint(0, size, (200, 26), generator=luck)
+    rows, owner = torch.randint(0, size, (200 * 26,), generator=luck), torch.arange(200).repeat_interleave(26)
     with Largest() as largest:
-        found = contribution_map(rows, size, clip=1.0, noise_multiplier=1.0, threshold=5.0, uniforms=from_(luck))
+        found = contribution_map(rows, owner, size, clip=1.0, noise_multiplier=1.0, threshold=5.0, uniforms=from_(luck))
     expected = size * 0.5 * math.erfc(5 / math.sqrt(2))  # rows that survive by noise alone: 287 of 10⁹
     assert largest.numbers <= rows.numel() + expected + 4 * math.sqrt(expected) + 8
     assert len(found) < 1_000

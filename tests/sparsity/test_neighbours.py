@@ -63,8 +63,7 @@ class ReplayedAdaFEST(Replayed, AdaFEST):
     bound = 0.8
 
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
-        ends = torch.bincount(batch.user, minlength=batch.users).cumsum(0)
-        rows, sums = contributions(batch.row, self.space.size, self.bound, torch.cat([ends.new_zeros(1), ends]), -1)
+        rows, sums = contributions(batch.row, batch.user, self.space.size, self.bound)
         self.looked = torch.zeros(self.space.size, dtype=torch.float64).index_copy_(0, rows, sums)
         noisy = self.looked + 0.5 * self.noise_of_rows(self.space.size)
         chosen = (noisy >= self.threshold).nonzero().squeeze(1)

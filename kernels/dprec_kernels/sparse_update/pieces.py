@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec_kernels import normals
-from dprec_kernels.ordering import ordered_reads
+from dprec_kernels.ordering import ordered
 from dprec_kernels.paths import host_readable
 from dprec_kernels.row_noise import RowNoise
 from dprec_kernels.tables import Tables
@@ -34,7 +34,7 @@ class Reads:
 
 def merge(rows: Tensor, scales: Tensor | None) -> Reads:
     """Sort the reads by row; those of a row stay in the order of the batch, so that their sum is always the same."""
-    flat, order = ordered_reads(rows, None)
+    flat, order = ordered(rows.flatten())
     read, counted = flat.unique_consecutive(return_counts=True)
     users = order // max(1, math.prod(rows.shape[1:]))
     begins = counted.cumsum(0) - counted
