@@ -56,11 +56,6 @@ def test_who_lost_the_toss_is_there_with_nothing() -> None:
     )
 
 
-def test_nobody_is_tested_on_a_canary() -> None:
-    plain = sum(len(batch) for batch in data().test_dataloader())
-    assert plain == 30
-
-
 def test_canaries_follow_from_their_seed_and_are_random_items() -> None:
     first, again, other = (Canaries(seed=seed).draw(500) for seed in (1, 1, 2))
     assert (first.secrets == again.secrets).all()
@@ -92,11 +87,6 @@ def test_no_two_canaries_are_equal_and_no_reference_is_held_even_where_few_seque
 def test_mistakes(wrong: dict, says: str) -> None:
     with pytest.raises(UserError, match=says):
         Canaries(**wrong)
-
-
-def test_a_canary_longer_than_what_a_model_sees_is_refused() -> None:
-    with pytest.raises(UserError, match="--length is 6 but a model sees 5 items"):
-        data(max_length=5)
 
 
 def watching() -> tuple[Marked, np.ndarray]:

@@ -156,10 +156,3 @@ def test_a_private_run_leaves_no_row_as_it_was_and_embedding_aware_noise_leaves_
     # A history is read up to the item before its last, and the last nine of them.
     read = {int(item) for u in range(20) for item in module.training.of(u)[:-1][-9:]}
     assert kept == sorted(set(range(1, module.items)) - read)
-
-
-def test_one_changed_bit_is_a_change() -> None:
-    start = {"table": torch.ones(3, 2)}
-    end = {"table": torch.ones(3, 2)}
-    end["table"][1, 1] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
-    assert untouched_rows(start, end, rows=3) == {"table": [2]}

@@ -111,10 +111,7 @@ def test_the_plain_model_is_the_same_model(tied: bool) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
-            ["fantom"],
-            "there is no benchmark 'fantom'; there is gpu, lazydp, phantom",
-        ),
+        (["fantom"], "there is no benchmark 'fantom'; there is gpu, lazydp, phantom"),
         (["phantom", "--jsn", "x"], "did you mean --json?"),
         (["gpu", "--picture", "x.png"], "bench gpu draws no picture"),
         (["phantom", "--threads", "two"], "Not of type PositiveInt"),

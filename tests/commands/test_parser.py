@@ -57,9 +57,12 @@ def test_privacy_can_be_switched_off_and_on(recipe: Path, here: Path) -> None:
     assert read(str(recipe), "--privacy.delta", "0.1", "--privacy", "null").tree["privacy"] is None
     again = read(str(recipe), "--privacy.delta", "0.1", "--privacy", "null", "--privacy.epsilon", "3").flat
     assert (again["privacy.epsilon"], again["privacy.delta"]) == (3.0, None)
-    (here / "open.yaml").write_text("data: {batch_size: 5}\n")
+    (here / "open.yaml").write_text("privacy: null\n")
     assert read("open.yaml").tree["privacy"] is None
-    assert read("open.yaml", "--privacy.epsilon", "3").flat["privacy.epsilon"] == 3.0
+    (here / "private.yaml").write_text("privacy: {epsilon: 3}\n")
+    for more in ("--privacy.epsilon=3", "private.yaml"):
+        again = read("open.yaml", more).flat
+        assert (again["privacy.epsilon"], again["privacy.delta"]) == (3.0, None)
 
 
 def test_what_is_stored_reads_back_the_same(recipe: Path, here: Path) -> None:
@@ -159,14 +162,6 @@ def test_a_class_that_is_replaced_takes_its_arguments_with_it(recipe: Path, here
     assert "data.max_length" not in given
     back = read(str(recipe), "gru.yaml", "again.yaml").flat
     assert (back["model.heads"], back["model.dim"]) == (2, parse(CommandLine()).flat["model.dim"])
-
-
-def test_a_group_that_was_null_starts_from_its_defaults(recipe: Path, here: Path) -> None:
-    (here / "open.yaml").write_text("privacy: null\n")
-    (here / "private.yaml").write_text("privacy: {epsilon: 3}\n")
-    assert read(str(recipe), "open.yaml").tree["privacy"] is None
-    again = read(str(recipe), "open.yaml", "private.yaml").flat
-    assert (again["privacy.epsilon"], again["privacy.delta"]) == (3.0, None)
 
 
 @pytest.mark.parametrize("written", ["1e-3", "0.001", "1.0E-03"])

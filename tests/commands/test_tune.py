@@ -176,14 +176,6 @@ def test_the_score_has_the_noise_that_was_paid(
         (["--try", "privacy.epsilon=1,8"], "--try privacy.epsilon: it is the same for all settings"),
         (["--try", "model.dim=4,x"], "model.dim is 'x': give a whole number"),
         (["--try", "data.min_events=0,6"], "--try data.min_events: all runs of a choice read and sample one log"),
-        (
-            ["--try", "data.sampling=poisson,shuffle"],
-            "--try data.sampling: all runs of a choice read and sample one log",
-        ),
-        (
-            ["--try", "data.user_column=user,item"],
-            "--try data.user_column: all runs of a choice read and sample one log",
-        ),
         ([*TRIED, "--runs", "1"], "--runs is 1: give more than 1 run on average"),
         ([*TRIED, "--privacy", "null"], "tune needs a budget"),
         ([*TRIED, "--privacy.noise_seed", "1"], "is not private, so neither is the choice"),

@@ -72,13 +72,6 @@ def test_the_bias_is_that_of_the_largest_batch(records: int) -> None:
     assert largest == records or records == 7
 
 
-def test_without_bias_one_estimate_is_enough_of_one_record() -> None:
-    gradients = np.arange(8.0)
-    draw = Draw.of(1, 8, np.random.default_rng(3))
-    found = debiased(draw, TruncatedGeometric(2), lambda who: np.array([gradients[who].mean()]))
-    assert found == pytest.approx(gradients[draw.single])
-
-
 def test_a_record_moves_the_batch_and_one_half() -> None:
     batch, single = estimate_events(2, 64, 3.0)
     assert (batch.noise_multiplier, batch.rate) == (3.0 / math.sqrt(2), 8 / 64)

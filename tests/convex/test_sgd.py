@@ -82,15 +82,6 @@ def test_a_fresh_run_is_private_and_never_the_same() -> None:
     assert same[0].guarantee_.startswith("not private")
 
 
-def test_the_filter_stops_no_later_than_the_ledger() -> None:
-    rows, targets = easy(256)
-    options = {"epsilon": 1.0, "delta": 1e-5, "sparsity": 2, "max_steps": 300, "seed": 1, "step_epsilon": 1 / 8}
-    ledger = BiasReducedSGD(**options).fit(rows, targets)
-    rule = BiasReducedSGD(**options, stopping="filter").fit(rows, targets)
-    assert 0 < rule.n_steps_ < ledger.n_steps_
-    assert rule.ledger_.epsilon(1e-5) < ledger.ledger_.epsilon(1e-5) <= 1.0
-
-
 def test_boosting_spends_what_the_theorem_allows() -> None:
     for epsilon, delta, failure in ((1.0, 1e-6, 0.1), (0.5, 1e-9, 0.9), (8.0, 1e-3, 0.01)):
         boosting = Boosting(epsilon, delta, failure)

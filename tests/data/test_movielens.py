@@ -33,19 +33,11 @@ def offline(tmp_path, monkeypatch):
 
 def test_a_release_is_fetched_once(grouplens, tmp_path):
     data = Sequences(dataset="movielens-1m", batch_size=2)
-    assert (data.users, data.items, data.name, data.stand_in, data.notice) == (
-        6,
-        7,
-        "movielens-1m",
-        False,
-        None,
-    )
+    found = data.users, data.items, data.name, data.stand_in, data.notice
+    assert found == (6, 7, "movielens-1m", False, None)
     home = tmp_path / "work" / "data" / "movielens-1m"
-    assert sorted(str(file.relative_to(home)) for file in home.rglob("*")) == [
-        "ml-1m",
-        "ml-1m/README",
-        "ml-1m/ratings.dat",
-    ]
+    files = ["ml-1m", "ml-1m/README", "ml-1m/ratings.dat"]
+    assert sorted(str(file.relative_to(home)) for file in home.rglob("*")) == files
     (grouplens / "ml-1m.zip").unlink()
     assert Sequences(dataset="movielens-1m", batch_size=2).users == 6
 
