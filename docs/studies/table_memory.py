@@ -6,26 +6,18 @@ resident memory differ by is all memory that grows with the table. Freed memory 
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import yaml
 
 import study
 from study import Row
 
 DIM, SMALL, MB = 64, 1_000, 1e6
-PROGRAM = """
-import resource, sys
-from dprec.fit import main
-code = main(sys.argv[1:])
-print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-sys.exit(code)
-"""
 STRATEGIES: dict[str, dict[str, Any]] = {
     "LazyDP": {"class_path": "dprec.sparsity.LazyDP"},
     "AdaFEST": {"class_path": "dprec.sparsity.AdaFEST", "init_args": {"threshold": 8.0}},
@@ -34,8 +26,8 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 COLUMNS = {"system": "system", "rows": "rows", "table_mb": "table MB", "peak_mb": "peak MB", "times_table": "times"}
 
 
-def peak(strategy: str, rows: int) -> float:
-    """Return the bytes of a run with a table of so many rows, at most, on Linux."""
+def run(strategy: str, rows: int) -> Iterator[Row]:
+    """Train with a table of so many rows."""
     network = {"dim": DIM, "bottom": [64], "top": [64], "optimizer": "sgd", "learning_rate": 0.05, "weight_decay": 0.0}
     sizes = {"synthetic_records": 7_000, "batch_size": 512, "vocabularies": [rows - 1, *[4] * 25]}
     recipe = {
@@ -45,21 +37,18 @@ def peak(strategy: str, rows: int) -> float:
         "trainer": {"max_steps": 3, "enable_progress_bar": False},
         "checkpoint_every": 2,
     }
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
         file = Path(folder, "recipe.yaml")
-        file.write_text(json.dumps(recipe))  # which is YAML
-        command = [sys.executable, "-c", PROGRAM, str(file), "--out", f"{folder}/run"]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | study.GIVE_BACK)
-    if done.returncode:
-        raise SystemExit(f"{strategy} with {rows:,} rows could not be measured: {done.stderr[-300:]}")
-    return 1024 * float(done.stdout.split()[-1])
+        file.write_text(yaml.safe_dump(recipe))
+        yield {}
+        yield study.fit(Path(folder, "run"), str(file))
 
 
 def measure(asked: Namespace) -> list[Row]:
     """Return a row for each strategy; with --quick for one."""
     rows, found = 400_000 if asked.quick else 10_000_000, []
     for strategy in list(STRATEGIES)[: 1 if asked.quick else None]:
-        beyond, table = peak(strategy, rows) - peak(strategy, SMALL), 4 * (rows - SMALL) * DIM
+        beyond, table = study.peak(run, strategy, rows) - study.peak(run, strategy, SMALL), 4 * (rows - SMALL) * DIM
         sizes = {"table_mb": table / MB, "peak_mb": beyond / MB, "times_table": beyond / table}
         found.append({"system": strategy, "rows": rows, "dim": DIM, "steps": 3, **sizes})
     return found

@@ -9,14 +9,14 @@ times PyTorch's with a sparse gradient.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.utils.data import Dataset
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import study
 from dprec import TextClassifier, private
@@ -50,24 +50,16 @@ class Size:
     rounds: int = 5
 
 
-class Texts(Dataset[int]):
-    """Records of words whose frequency falls: a few are in many. With all of them in each step, no draw is left out."""
+def records(size: Size) -> TensorDataset:
+    """Return words whose frequency falls: a few are in many records. All are in each step: no draw is left out."""
+    draw = torch.Generator().manual_seed(0)
+    place = torch.rand(size.records, size.tokens, generator=draw) * np.log(size.words - 2.0)
+    ids = 2 + place.exp().long().clamp(max=size.words - 3)
+    return TensorDataset(ids, torch.randint(2, (size.records,), generator=draw))
 
-    def __init__(self, size: Size) -> None:
-        draw = torch.Generator().manual_seed(0)
-        place = torch.rand(size.records, size.tokens, generator=draw) * np.log(size.words - 2.0)
-        self.ids = 2 + place.exp().long().clamp(max=size.words - 3)
-        self.labels = torch.randint(2, (size.records,), generator=draw)
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, user: int) -> int:
-        return user
-
-    def batch(self, users: Sequence[int]) -> TextBatch:
-        ids = self.ids[list(users)]
-        return TextBatch(ids, torch.zeros_like(ids), torch.ones_like(ids), self.labels[list(users)])
+def batch_of(ids: Tensor, labels: Tensor) -> TextBatch:
+    return TextBatch(ids, torch.zeros_like(ids), torch.ones_like(ids), labels)
 
 
 def make_sparse(model: nn.Module, on: bool) -> None:
@@ -76,11 +68,11 @@ def make_sparse(model: nn.Module, on: bool) -> None:
             part.sparse = on
 
 
-def steps(system: str, model: Any, texts: Texts) -> Iterator[None]:
+def steps(system: str, model: Any, texts: TensorDataset) -> Iterator[None]:
     """Take a step of a system whenever it is asked for one."""
     optimizer, strategy = SGD(model.parameters(), lr=0.01), SYSTEMS[system]
     if strategy is None:
-        batch = texts.batch(range(len(texts)))
+        batch = batch_of(*texts.tensors)
         while True:
             make_sparse(model, system == SPARSE)
             model.losses(batch).mean().backward()
@@ -89,7 +81,7 @@ def steps(system: str, model: Any, texts: Texts) -> Iterator[None]:
             yield
     training = private(
         model, optimizer, texts, noise_multiplier=1.0, expected_batch=len(texts), steps=1_000, verify=0.0,
-        sparsity=[strategy()], loader={"collate_fn": texts.batch, "unit": "record"},
+        sparsity=[strategy()], loader={"unit": "record"}, losses=lambda rows: model.losses(batch_of(*rows)),
     )  # fmt: skip
     for drawn in training:
         make_sparse(model, False)
@@ -111,7 +103,7 @@ def measure(asked: Namespace) -> list[Row]:
     sizes = [Size(300, dim=8, records=6, tokens=5, rounds=1)] if asked.quick else [Size(50_265), Size(250_002)]
     rows = []
     for size in sizes:
-        texts = Texts(size)
+        texts = records(size)
         systems = {name: steps(name, classifier(size), texts).__next__ for name in SYSTEMS}
         taken = study.turns(systems, size.rounds)
         for system, seconds in taken.items():
