@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def options(parser: ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("--history", help="ids, separated by spaces or commas; put ids that contain these into a file")
+    parser.add_argument("--history", help="ids, separated by commas or spaces; ids with commas go into a file")
     parser.add_argument("--file", help="histories, one a line: ids, or in .jsonl objects; - is standard input")
     parser.add_argument("--users", help="a log: recommend to each of its users")
     parser.add_argument("--out", help="with --users: .parquet, .csv, .tsv or .jsonl")
@@ -134,10 +134,8 @@ def warn(found: Recommended, where: str, example: str, nothing: str) -> None:
     if found.source == "history":
         said = f"unknown items are skipped: {few}" if found.unknown else None
     elif found.unknown:
-        parted = where == HISTORY and (
-            any(mark in example for mark in " ,") or any(mark in raw for mark in '"[' for raw in found.unknown)
-        )
-        blank = "; put ids with blanks or commas into a --file" if parted else ""
+        parted = where == HISTORY and any(mark in raw for mark in ' ,"[' for raw in (example, *found.unknown))
+        blank = "; put commas between ids with blanks, and ids with commas into a file" if parted else ""
         said = (
             f"none of its items is known ({few}), so these are the most popular; ids of the run look like "
             f"{example}{blank}"
