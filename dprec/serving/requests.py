@@ -161,7 +161,7 @@ Known = tuple[np.ndarray, "np.ndarray | None", list[str]]  # the first three fie
 def _known(numbers: np.ndarray, ids: Sequence[str] | None, codes: np.ndarray | None) -> Known:
     """Of the items of a history, 0 where they are unknown, those that are known, their context, and the other ids."""
     known = numbers > 0
-    unknown = [] if ids is None else [ids[place] for place in np.flatnonzero(~known).tolist()]
+    unknown = [] if ids is None else [raw for raw, there in zip(ids, known, strict=True) if not there]
     return numbers[known], None if codes is None else codes[known], unknown
 
 

@@ -84,6 +84,8 @@ def test_candidates_neighbours_vectors_and_index(tmp_path: Path, monkeypatch: py
     ):
         assert_alike(asked(shop, path, body), wanted)
 
+    pl.DataFrame(vectors._asdict()).write_parquet("vectors.parquet")
+    assert (pl.read_parquet("vectors.parquet")["vectors"].to_numpy() == vectors.vectors).all()
     users = shop.user_vectors(histories)
     best = [vectors.ids[place] for place in np.argsort(-users.vectors[0] @ vectors.vectors.T)]
     (exact,) = shop.recommend([histories["c 1"]], k=5, exclude_seen=False)
