@@ -92,7 +92,8 @@ def _quality_chart(runs: Sequence[Finished]) -> str:
     name, _, baseline, beside = next((each for run in runs for each in run.quality), ("", 0.0, 0.0, ""))
     found = [(_labelled(run, len(runs)), _number(run, name)) for run in runs]
     bars = [(label, value, True) for label, value in found if value is not None]
-    bars += [(who, each[name], False) for run in runs for who, each in _not_private(run).items() if name in each]
+    beside_all = {who: each[name] for run in runs for who, each in _not_private(run).items() if name in each}
+    bars += [(who, value, False) for who, value in beside_all.items()]
     return bar_chart(f"{_written(name)} beside {beside}", [*bars, (beside, baseline, False)], _written(name))
 
 
