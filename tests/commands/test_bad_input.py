@@ -126,7 +126,9 @@ TABLE = [
     # using a run
     ("evaluate RUN --split train", "test or validation"),
     ("evaluate RUN --split validation --data.validation false", "no validation items"),
-    ("fit RECIPE --metrics ndcg@10,map@10", "unknown metric 'map@10'"),
+    ("fit RECIPE --metrics ndcg@10,gain@10", "unknown metric 'gain@10'"),
+    ("fit RECIPE --baselines bpr", "unknown baseline 'bpr'"),
+    ("fit RECIPE --metrics diversity@10", "set model.features and model.feature_file"),
     ("evaluate RUN --privacy.epsilon 3", "privacy.epsilon"),
     ("recommend RUN", "--history"),
     ("recommend RUN --history film1 -k 0", "0 does not conform to restriction v>0"),
