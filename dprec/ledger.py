@@ -68,7 +68,7 @@ def ledger(line: CommandLine, console: Console) -> None:
     for spent in runs:
         so_far = so_far.after_all(spent.ledger.events)
         day = str(spent.began)[:10]
-        rows.append((spent.run, day, spent.users, spent.ledger.epsilon(delta), so_far.epsilon(delta)))
+        rows.append((spent.run, day, spent.units, spent.ledger.epsilon(delta), so_far.epsilon(delta)))
     ceiling = given.ceiling or next(filter(None, map(_ceiling, told)), None)
     left = None if ceiling is None else more_runs(so_far, runs[-1].ledger, delta, ceiling)
     if given.json:

@@ -26,7 +26,7 @@ class Spent:
 
     run: str
     began: str | None  # when, in UTC; None for a run of a version that did not say
-    users: int | None
+    units: int | None  # users, or records, that training drew from
     delta: float
     neighbours: str  # how these differ, in the words of the guarantee
     ledger: Ledger
@@ -51,12 +51,12 @@ class Spent:
     def from_state(cls, state: Mapping[str, Any]) -> Spent:
         ledger = Ledger()
         ledger.load_state_dict({"events": state.get("events", [])})
-        began, users, delta = state.get("began"), state.get("users"), float(state["delta"] or 0)
-        return cls(state["run"], began, users, delta, state["neighbours"], ledger)
+        began, units, delta = state.get("began"), state.get("units"), float(state["delta"] or 0)
+        return cls(state["run"], began, units, delta, state["neighbours"], ledger)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able: what later runs keep of this one."""
-        named = {name: getattr(self, name) for name in ("run", "began", "users", "delta", "neighbours")}
+        named = {name: getattr(self, name) for name in ("run", "began", "units", "delta", "neighbours")}
         return named | self.ledger.state_dict()
 
 

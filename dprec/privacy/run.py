@@ -156,7 +156,7 @@ class PrivateRun:
     def chain(self) -> dict[str, Any]:
         """JSON-able: what is public of this run, and what those have spent that it goes on from."""
         earlier = [spent.state_dict() for spent in self.earlier]
-        return {"began": self.began, "users": self.sampling.users, **({"earlier": earlier} if earlier else {})}
+        return {"began": self.began, "units": self.sampling.users, **({"earlier": earlier} if earlier else {})}
 
     def restore_chain(self, kept: Mapping[str, Any]) -> None:
         """Take over when a resumed run began, and what it goes on from."""

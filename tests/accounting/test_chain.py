@@ -73,7 +73,7 @@ def test_a_promise_is_that_of_its_events() -> None:
     }
     promise = json.loads(json.dumps(told))
     monday, own = Spent.all_of(promise, "tuesday")
-    assert (monday.run, monday.began, monday.users, own.run) == ("monday", FIRST, 9, "tuesday")
+    assert (monday.run, monday.began, monday.units, own.run) == ("monday", FIRST, 9, "tuesday")
     assert together([monday, own]).events == {Event("poisson_gaussian", 2.0, 0.1): 60}
     with pytest.raises(UserError, match="tuesday states ε = 1"):
         refuse_other_epsilon(promise, [monday, own])

@@ -33,7 +33,7 @@ def test_the_cost_of_all_nights_is_what_dp_accounting_composes() -> None:
         for event in night["events"]:
             drawn = dp_event.PoissonSampledDpEvent(event["rate"], dp_event.GaussianDpEvent(event["noise_multiplier"]))
             theirs.compose(drawn, event["count"])
-    assert [night["users"] for night in (*told["earlier"], told)] == [60, 61, 62]
+    assert [night["units"] for night in (*told["earlier"], told)] == [60, 61, 62]
     assert last.spent == told["epsilon"] == pytest.approx(theirs.get_epsilon(1e-3), rel=2e-3)
     assert 1.5 < last.spent < 3
     sentence = last.guarantee()
