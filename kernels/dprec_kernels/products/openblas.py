@@ -25,7 +25,7 @@ def fits(left: Tensor, right: Tensor) -> bool:
 
     Never a matter of how many rows or matrices there are: that would let other users decide how one's are rounded.
     """
-    alike = left.dtype is right.dtype and left.dtype in (torch.float32, torch.float64)
+    alike = by_numpy(left) and left.dtype is right.dtype and left.dtype in (torch.float32, torch.float64)
     return alike and right.shape[-2] * right.shape[-1] >= LEAST and _lies(left) and _lies(right)
 
 
@@ -39,9 +39,10 @@ def product_of_rows(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     return out.copy_(product(more, right, out.new_empty(ROWS, right.shape[1]))[:rows])
 
 
+@np.errstate(all="ignore")  # what is not finite shows in the result, as torch's does
 def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """Write left (…, n, k) @ right (…, k, m) to `out`."""
-    with _one_thread(), np.errstate(all="ignore"):  # what is not finite shows in the result, as torch's does
+    with _one_thread():
         np.matmul(_seen(left), _seen(right), out=out.numpy())
     return out
 
@@ -53,8 +54,8 @@ def is_wide() -> bool:
 
 
 def _lies(matrix: Tensor) -> bool:
-    """Whether numpy sees rows or columns without gaps inside, of which none lies upon another."""
-    if type(matrix) not in (Tensor, nn.Parameter) or not by_numpy(matrix) or matrix.layout is not torch.strided:
+    """Whether rows or columns of a plain tensor have no gaps inside, and none of them lies upon another."""
+    if type(matrix) not in (Tensor, nn.Parameter) or matrix.layout is not torch.strided:
         return False
     if matrix.is_neg():
         return False
