@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import json
 import re
 import subprocess
 import sys
@@ -202,6 +203,14 @@ def test_sparsity_strategies(tmp_path: Path) -> None:
     assert run(tmp_path, "sparsity", "--runs", "runs") == rows
     with pytest.raises(AssertionError, match="holds a run with other settings"):
         run(tmp_path, "sparsity", "--runs", "runs", "--trainer.max_steps", "3")
+
+
+def test_the_order_of_strategies_was_measured_at_the_points_of_its_study() -> None:
+    rows = json.loads((MEASURED / "sparsity_order.json").read_text())
+    study = load("sparsity")
+    assert [(row["system"], row["setting"]) for row in rows] == [point[:2] for point in study.order()]
+    best = {(row["system"], row["loss"]): row["best"] for row in study.best_reductions(rows)}
+    assert best["FEST, gumbel", 0.01] < best["AdaFEST", 0.01] < best["FEST, gaussian", 0.01]  # as docs/papers.md has it
 
 
 def test_rows_without_a_gradient_are_those_that_no_record_looks_up() -> None:
