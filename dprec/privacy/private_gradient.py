@@ -15,7 +15,7 @@ from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
-from dprec.sparsity.rows.adding import Adding
+from dprec.sparsity.rows.clipped_sums import ClippedSums
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec.verify.step_check import Step, StepCheck
 from dprec_kernels.tables import of_rows
@@ -76,19 +76,19 @@ class PrivateGradient:
             )
         self.rules.refuse_others(parameters)
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
-        adding = Adding(parameters, losses, sums, self.clipping, self.rules)
+        clipped = ClippedSums(parameters, losses, sums, self.clipping, self.rules)
         with self.rules.step():
             self.check.begin(Step(parameters, losses, parts, alone))
             charge()
             for parameter in parameters.values():
                 parameter.grad = None
             if self.rules.look:
-                pieces = adding.before_a_choice(parts, alone)
+                pieces = clipped.before_a_choice(parts, alone)
                 self.rules.choose([own for _, own in pieces])
-                seen = adding.clipped(pieces, alone)
+                seen = clipped.add_pieces(pieces, alone)
             else:
                 self.rules.choose(())
-                seen = self.cores.add(adding, parts, alone)
+                seen = self.cores.add(clipped, parts, alone)
             self.check.sums(sums)
         std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
         expected = self.step_noise.expected_batch

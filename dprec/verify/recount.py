@@ -17,7 +17,7 @@ from dprec.gradients.clipping import ClippedUsers, Clipping, UserGradients, clip
 from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, filled_up, select_alone
-from dprec.sparsity.rows.adding import Adding, Piece
+from dprec.sparsity.rows.clipped_sums import ClippedSums, Piece
 from dprec.sparsity.rows.row_rules import RowRules
 from dprec_kernels.ordering import distinct
 from dprec_kernels.tables import of_rows
@@ -62,7 +62,7 @@ class Recount:
 
 
 @dataclass(frozen=True)
-class Recounting(Adding):
+class Recounting(ClippedSums):
     """Adds users once more: nothing that is owed is paid, and a table that is looked up in gets no sum as large."""
 
     streams: Streams
@@ -101,14 +101,14 @@ def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_dra
     """Sum the users' clipped gradients as a step does. Nothing that is owed is paid: rows are read as they lie."""
     found, alone = Recount(), engine.alone
     given = engine.parameters, engine.losses, dict[str, Tensor | RowSum](), engine.clipping, engine.rules
-    adding = Recounting(*given, engine.streams, found, chosen, same_draws)
-    pieces: Iterable[Piece] = (piece for part in parts for piece in adding.gradients(part, alone))
+    clipped = Recounting(*given, engine.streams, found, chosen, same_draws)
+    pieces: Iterable[Piece] = (piece for part in parts for piece in clipped.gradients(part, alone))
     if engine.rules.look:  # all, before anybody is taken alone: dropout is drawn in this order
-        pieces = adding.before_a_choice(parts, alone)
+        pieces = clipped.before_a_choice(parts, alone)
     for one, own in pieces:
         _count(found, engine.rules.counted(own))
-        found.pieces.append((one, adding.clip(one, own, alone)))
-    for name, total in as_vector(adding.sums).items():
+        found.pieces.append((one, clipped.clip(one, own, alone)))
+    for name, total in as_vector(clipped.sums).items():
         add_to(found.total, name, total)
     return found
 

@@ -89,7 +89,7 @@ def last_user_dropped() -> Iterator[None]:
         return right(sums, found, *rest)
 
     with (
-        mock.patch("dprec.sparsity.rows.adding.clip_and_add", wrong),
+        mock.patch("dprec.sparsity.rows.clipped_sums.clip_and_add", wrong),
         mock.patch.object(clipping, "clip_and_add", wrong),
     ):
         yield

@@ -25,7 +25,7 @@ from dprec.gradients.uses.batches import Alone
 from dprec.privacy.cores.anywhere import computes_anywhere, draws, likeness
 from dprec.privacy.cores.dealing import dealt, numbers_of
 from dprec.privacy.cores.processes import SharedTensors, Worker
-from dprec.sparsity.rows.adding import Adding
+from dprec.sparsity.rows.clipped_sums import ClippedSums
 from dprec_kernels.processor import one_thread
 
 MOST_PROCESSES = 8
@@ -37,9 +37,9 @@ FORKS = 3  # times that a run forks; then it goes on with one process
 class OneCore:
     """The first process alone."""
 
-    def add(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
+    def add(self, clipped: ClippedSums, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
         """Add these micro-batches to a step's sums; return their users' losses, in any order."""
-        return [losses for part in parts for losses in adding(part, alone)]
+        return [losses for part in parts for losses in clipped.add_micro_batch(part, alone)]
 
     def close(self) -> None:
         """End the other processes."""
@@ -62,13 +62,13 @@ class AllCores(OneCore):
     def __reduce__(self) -> Any:
         return OneCore, ()  # a copy of a model trains by itself
 
-    def add(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
+    def add(self, clipped: ClippedSums, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
         number = cores()
         try:
-            if number == 1 or not self._is_fit(adding, parts) or not self._has_others(number - 1, adding, parts):
-                return super().add(adding, parts, alone)
+            if number == 1 or not self._is_fit(clipped, parts) or not self._has_others(number - 1, clipped, parts):
+                return super().add(clipped, parts, alone)
             with one_thread():
-                return self._add_together(adding, parts, alone)
+                return self._add_together(clipped, parts, alone)
         except BaseException:
             self.close()  # or what they are still to send would be taken for the next step's
             raise
@@ -78,19 +78,19 @@ class AllCores(OneCore):
             other.end()
         self._others = []
 
-    def _is_fit(self, adding: Adding, parts: Sequence[Any]) -> bool:
+    def _is_fit(self, clipped: ClippedSums, parts: Sequence[Any]) -> bool:
         """Whether it is worth while to deal a step, and others would find the same."""
         if self._alone or sum(map(numbers_of, parts)) < SMALLEST_STEP or torch.is_autocast_enabled("cpu"):
             return False
-        return computes_anywhere(self._module, adding.losses)
+        return computes_anywhere(self._module, clipped.losses)
 
-    def _has_others(self, number: int, adding: Adding, parts: Sequence[Any]) -> bool:
+    def _has_others(self, number: int, clipped: ClippedSums, parts: Sequence[Any]) -> bool:
         """See to it that there are so many others, which hold what the first holds; return whether there are."""
         now = likeness(self._module)
         if len(self._others) == number and now == self._like:
             return True
         self.close()
-        if not self._forks and draws(adding.losses, parts[0]):
+        if not self._forks and draws(clipped.losses, parts[0]):
             self._alone = True
             return False
         if self._forks == FORKS:
@@ -99,7 +99,7 @@ class AllCores(OneCore):
         try:
             self._weights = SharedTensors([*self._module.parameters(), *self._module.buffers()])
             for _ in range(number):
-                self._others.append(Worker(self._weights, adding))
+                self._others.append(Worker(self._weights, clipped))
         except (OSError, AssertionError) as why:  # there is no room, or this process may have none
             self.close()
             return self._give_up(f"no other can be started: {why}")
@@ -110,15 +110,15 @@ class AllCores(OneCore):
         warnings.warn(f"one process adds up the users of a step from here on, since {why}", stacklevel=2)
         return False
 
-    def _add_together(self, adding: Adding, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
+    def _add_together(self, clipped: ClippedSums, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
         *shares, own = dealt(parts, len(self._others) + 1)
         self._weights.write()
         for other, share in zip(self._others, shares, strict=True):
             other.give(share)
-        losses = super().add(adding, own, alone)
+        losses = super().add(clipped, own, alone)
         for other, share in zip(self._others, shares, strict=True):
-            found = other.add_to(adding.dense)
-            losses += super().add(adding, share, alone) if found is None else found
+            found = other.add_to(clipped.dense)
+            losses += super().add(clipped, share, alone) if found is None else found
         if any(other.lost for other in self._others):
             self.close()
         return losses

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dprec.errors import UserError
-from dprec.sparsity.rows.adding import Adding
+from dprec.sparsity.rows.clipped_sums import ClippedSums
 
 _LINE = 64  # bytes: tensors begin at multiples
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
@@ -54,12 +54,12 @@ class SharedTensors:
 class Worker:
     """Another process, as the first sees it."""
 
-    def __init__(self, weights: SharedTensors, adding: Adding) -> None:
+    def __init__(self, weights: SharedTensors, clipped: ClippedSums) -> None:
         self.lost = False
-        self._sums = SharedTensors(list(adding.dense.values()))
+        self._sums = SharedTensors(list(clipped.dense.values()))
         fork = get_context("fork")
         self._line, its_line = fork.Pipe()
-        process = fork.Process(target=_serve, args=(self._line, its_line, weights, self._sums, adding), daemon=True)
+        process = fork.Process(target=_serve, args=(self._line, its_line, weights, self._sums, clipped), daemon=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until it has no handlers
         try:
             with warnings.catch_warnings():
@@ -99,7 +99,7 @@ def _end(first: int, line: Any, process: Any) -> None:
         process.join()
 
 
-def _serve(firsts_line: Any, line: Any, weights: SharedTensors, own: SharedTensors, adding: Adding) -> None:
+def _serve(firsts_line: Any, line: Any, weights: SharedTensors, own: SharedTensors, clipped: ClippedSums) -> None:
     """In another process: add up whatever is given, until the first one is gone."""
     try:
         _leave_signals_to_the_first()
@@ -109,10 +109,10 @@ def _serve(firsts_line: Any, line: Any, weights: SharedTensors, own: SharedTenso
         warnings.simplefilter("ignore")  # the first says it
         torch.set_num_threads(1)
         weights.become()
-        adding.sums.update(zip(adding.sums, own.views, strict=True))
+        clipped.sums.update(zip(clipped.sums, own.views, strict=True))
         while True:
             share = pickle.loads(line.recv_bytes())
-            line.send_bytes(pickle.dumps(_added(share, own.views, adding)))
+            line.send_bytes(pickle.dumps(_added(share, own.views, clipped)))
     finally:
         os._exit(0)
 
@@ -131,12 +131,12 @@ def _end_with_the_first() -> None:
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
-def _added(share: Sequence[Any], sums: list[Tensor], adding: Adding) -> list[Tensor] | None:
+def _added(share: Sequence[Any], sums: list[Tensor], clipped: ClippedSums) -> list[Tensor] | None:
     """Add up a share; return its users' losses, or None where the first has to do it."""
     try:
         torch._foreach_zero_(sums)
         before = torch.get_rng_state()
-        losses = [own for part in share for own in adding(part, _nobody)]
+        losses = [own for part in share for own in clipped.add_micro_batch(part, _nobody)]
         return losses if torch.equal(before, torch.get_rng_state()) else None
     except Exception:  # the first finds the same, and says it
         return None

@@ -1,4 +1,7 @@
-"""One step's sums of clipped gradients, and how a micro-batch is added to them."""
+"""Clips each user's gradient in a micro-batch and adds it to a step's sums, whether strategies rule tables or not.
+
+It stands beside the strategies because these may leave rows out before anything is clipped.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ Piece = tuple[Any, UserGradients]  # a micro-batch, or a user taken alone, and w
 
 
 @dataclass(frozen=True)
-class Adding:
-    """Adds users to `sums`, as far as `rules` let them."""
+class ClippedSums:
+    """Clips users' gradients and adds them to `sums`, without the rows that `rules` let nobody change."""
 
     parameters: Mapping[str, nn.Parameter]
     losses: Losses
@@ -41,9 +44,9 @@ class Adding:
         """The sums, where no strategy rules a table, so that none is kept by its rows."""
         return cast("dict[str, Tensor]", self.sums)
 
-    def __call__(self, part: Any, alone: Alone) -> list[Tensor]:
+    def add_micro_batch(self, part: Any, alone: Alone) -> list[Tensor]:
         """Add a micro-batch; return its users' losses."""
-        return self.clipped(self.gradients(part, alone), alone)
+        return self.add_pieces(self.gradients(part, alone), alone)
 
     def gradients(self, part: Any, alone: Alone) -> Iterator[Piece]:
         """Yield a micro-batch and what its users add, or that of each alone where the tape cannot tell them apart."""
@@ -56,7 +59,7 @@ class Adding:
         pieces = [piece for part in parts for piece in self.gradients(part, alone)]
         return self.rules.split_by_user(pieces, lambda one: next(self.gradients(one, alone))[1], alone)
 
-    def clipped(self, pieces: Iterable[Piece], alone: Alone) -> list[Tensor]:
+    def add_pieces(self, pieces: Iterable[Piece], alone: Alone) -> list[Tensor]:
         """Clip and add users; return their losses."""
         losses = []
         for part, own in pieces:
