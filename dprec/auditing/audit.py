@@ -50,7 +50,7 @@ class Audited(Experiment):
         super().__init__(settings, checkpoint)
         self.start = {name: value.clone() for name, value in self.model.state_dict().items()}
         # A strategy that keeps DP-SGD's promise also keeps it with one more table of dense noise, which we can read.
-        ruled = self.privacy is not None and self.privacy.rules.broken is not None
+        ruled = self.privacy is not None and self.privacy.strategies.broken is not None
         self.model.watch(self.planted.directions, self.steps, ruled)
 
     def how_to_continue(self, run: RunFolder) -> str:
@@ -132,7 +132,7 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
     delta = report["delta"] or 1 / batches.users
     there = audited_delta(delta, experiment.data.canaries.coins)
     ledger = spent(experiment, checkpoint)
-    sigma = 0.0 if privacy is None else report["noise_multiplier"] * privacy.rules.gradient_noise
+    sigma = 0.0 if privacy is None else report["noise_multiplier"] * privacy.strategies.gradient_noise
     norm = PUSH if privacy is None else privacy.clipping.max_norm
     seen = checkpoint["state_dict"][f"{PREFIX}seen"].double().numpy()[: report["steps"]]  # (T, m)
     seen = seen * batches.expected_batch / norm
@@ -176,7 +176,7 @@ def _bounds(
 def spent(experiment: Audited, checkpoint: dict[str, Any]) -> Ledger | None:
     """What the run recorded; None where nothing is promised."""
     privacy = experiment.privacy
-    if privacy is None or privacy.repeatable or privacy.rules.broken is not None:
+    if privacy is None or privacy.repeatable or privacy.strategies.broken is not None:
         return None
     privacy.ledger.load_state_dict(checkpoint["callbacks"][privacy.state_key]["ledger"])
     return privacy.ledger

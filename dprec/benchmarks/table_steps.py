@@ -28,7 +28,7 @@ from dprec.sparsity import EANA, Dense, LazyDP
 from dprec.sparsity.lazy.recursion import Rates
 from dprec.sparsity.lazy.tables import Aggregated
 from dprec.sparsity.rows.kinds import Strategy
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 
 RATES = Rates(0.05)  # of plain SGD
 NEVER = 20.0  # a row that is read with chance p in each step was read in the last 20 / p: all but one in 10^9
@@ -180,7 +180,7 @@ class Step:
         self.parts: list[ClickBatch] = []
         self.parameters: Mapping[str, nn.Parameter] = dict(model.named_parameters())
         self.optimizer = SGD(self.parameters.values(), lr=RATES.rate, fused=True)
-        self.rules = RowRules([] if strategies is None else strategies(look_ups))
+        self.strategies = TableStrategies([] if strategies is None else strategies(look_ups))
         self.gradient: Any = None if strategies is None else self._private(look_ups.records)
 
     def fetch(self) -> None:
@@ -196,13 +196,13 @@ class Step:
             self.model.losses(self.parts[0]).mean().backward()
         else:
             self.gradient(self.parameters, self.model.losses, self.parts)
-        self.rules.update(self.optimizer)
+        self.strategies.update(self.optimizer)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def _private(self, expected: int) -> PrivateGradient:
         noise = StepNoise(GaussianNoise(), 1.0, expected)
-        self.rules.begin(self.model, self.parameters, noise, 1.0)
-        for schedule in self.rules.schedules:  # not `guard`: steps of the other systems would settle all rows
+        self.strategies.begin(self.model, self.parameters, noise, 1.0)
+        for schedule in self.strategies.schedules:  # not `guard`: steps of the other systems would settle all rows
             schedule.bind(self.optimizer, 0)
-        return PrivateGradient(Clipping("flat", 1.0), noise, padding_rows(self.model), self.rules)
+        return PrivateGradient(Clipping("flat", 1.0), noise, padding_rows(self.model), self.strategies)

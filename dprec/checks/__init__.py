@@ -14,7 +14,7 @@ What a model, its data or its training may not do, and which file refuses it:
     give a batch that is not what the sampler drew            loading
     have no row of its own for a drawn user, or two           loading
     let a user's rows of a table depend on other users        sparsity/rows: choosing, counts
-    use a table as a whole that a strategy rules              sparsity/rows/row_rules
+    use a table as a whole that a strategy rules              sparsity/rows/table_strategies
     take more than one optimizer or gradient a step           training/refusals
     run a backward pass of its own, or change gradients       gradients/tape, bypass
     compute in less precision than the guarantee says         gradients/uses/low_precision, arithmetic

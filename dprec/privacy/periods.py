@@ -12,14 +12,14 @@ from dprec.accounting.sampling import Sampling
 from dprec.checks.state import Unchanged
 from dprec.contract import Losses, Users
 from dprec.gradients.parameters import trained_parameters
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 
 
 class Periods:
     """Follows a run from period to period; does nothing for data without periods."""
 
-    def __init__(self, sampling: Sampling, rules: RowRules) -> None:
-        self._sampling, self._rules = sampling, rules
+    def __init__(self, sampling: Sampling, strategies: TableStrategies) -> None:
+        self._sampling, self._strategies = sampling, strategies
         self._now: int | None = None  # the period of the last step that this process took
 
     def enter(
@@ -43,7 +43,7 @@ class Periods:
             own = UsersOfAPeriod(everybody, self._sampling.periods[period].numbers)
             periods = len(self._sampling.periods)
             before = Unchanged(module, owing)
-            self._rules.learn(period, losses, trained_parameters(module), own, sums, periods)
+            self._strategies.learn(period, losses, trained_parameters(module), own, sums, periods)
             before.refuse()
 
 

@@ -16,7 +16,7 @@ from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
 from dprec.sparsity.rows.clipped_sums import ClippedSums
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec.verify.step_check import Step, StepCheck
 from dprec_kernels.tables import of_rows
 
@@ -37,14 +37,14 @@ class PrivateGradient:
         clipping: Clipping,
         step_noise: StepNoise,
         padding: Mapping[str, Sequence[int]] | None = None,
-        rules: RowRules | None = None,
+        strategies: TableStrategies | None = None,
         check: StepCheck | None = None,
         cores: OneCore | None = None,
     ) -> None:
         self.clipping = clipping
         self.step_noise = step_noise
         self.padding = padding or {}  # rows of each table that get no noise
-        self.rules = rules or RowRules()
+        self.strategies = strategies or TableStrategies()
         self.check = check or StepCheck()
         self.cores = cores or OneCore()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
@@ -63,7 +63,7 @@ class PrivateGradient:
         alone: Alone = select_alone,
         charge: Callable[[], None] = lambda: None,
     ) -> float | None:
-        """Fill `.grad`, or `rules.held` for tables with a noise schedule; return the mean loss, which is not private.
+        """Fill `.grad`, or `strategies.held` for tables with a noise schedule; return the mean loss, not private.
 
         `alone` gives the batch that a user of a micro-batch is alone. `charge` enters what is about to be released
         in the ledger, before any noise is drawn.
@@ -74,31 +74,31 @@ class PrivateGradient:
             raise UserError(
                 f"a step drew {users} users, but the noise covers at most {most}: set a larger expected batch"
             )
-        self.rules.refuse_others(parameters)
+        self.strategies.refuse_others(parameters)
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
-        clipped = ClippedSums(parameters, losses, sums, self.clipping, self.rules)
-        with self.rules.step():
+        clipped = ClippedSums(parameters, losses, sums, self.clipping, self.strategies)
+        with self.strategies.step():
             self.check.begin(Step(parameters, losses, parts, alone))
             charge()
             for parameter in parameters.values():
                 parameter.grad = None
-            if self.rules.look:
+            if self.strategies.look:
                 pieces = clipped.before_a_choice(parts, alone)
-                self.rules.choose([own for _, own in pieces])
+                self.strategies.choose([own for _, own in pieces])
                 seen = clipped.add_pieces(pieces, alone)
             else:
-                self.rules.choose(())
+                self.strategies.choose(())
                 seen = self.cores.add(clipped, parts, alone)
             self.check.sums(sums)
-        std = self.step_noise.std(self.clipping.max_norm, self.rules.gradient_noise)
+        std = self.step_noise.std(self.clipping.max_norm, self.strategies.gradient_noise)
         expected = self.step_noise.expected_batch
         ranks.sum_all_(self._whole)
         for total in self._tables.values():
             total.gather_(ranks)
-        self.rules.merge(self._tables)
+        self.strategies.merge(self._tables)
         self.check.noising(sums)
-        rows = {name: self.rules.rows_to_noise(name, total) for name, total in self._tables.items()}
-        noisy = [values for name, (_, values) in rows.items() if self.rules.noised_now(name)]
+        rows = {name: self.strategies.rows_to_noise(name, total) for name, total in self._tables.items()}
+        noisy = [values for name, (_, values) in rows.items() if self.strategies.noised_now(name)]
         self.step_noise.source.add_all_([*self._whole, *noisy], std)
         if self._padding:
             torch._foreach_zero_(self._padding)
@@ -122,10 +122,10 @@ class PrivateGradient:
         self.check.noised(made, expected, std)
         for name, gradient in made.items():
             gradient = gradient.to(parameters[name].dtype)
-            if self.rules.noised_now(name):
+            if self.strategies.noised_now(name):
                 parameters[name].grad = gradient
             else:
-                self.rules.held[name] = gradient  # not in `.grad`, where it could be taken for private
+                self.strategies.held[name] = gradient  # not in `.grad`, where it could be taken for private
 
     def _fill_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
         """Divide the sums that have their noise, and round them to their parameters' precision, all at once."""
@@ -143,7 +143,7 @@ class PrivateGradient:
             self._names, self._whole, self._sums, self._tables, self._gradients = list(parameters), [], {}, {}, {}
             on_device: dict[torch.device, list[str]] = {}
             for name, p in parameters.items():
-                if self.rules.over(name):
+                if self.strategies.over(name):
                     self._tables[name] = RowSum(p.shape, p.dtype, p.device)
                 else:
                     on_device.setdefault(p.device, []).append(name)

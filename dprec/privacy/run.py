@@ -19,7 +19,7 @@ from dprec.gradients.clipping import Clipping
 from dprec.noise.gaussian import GaussianNoise
 from dprec.privacy.guarantee import COARSE_GRADIENTS, UNEVEN_GRADIENTS, guarantee, neighbours_of
 from dprec.sparsity.rows.kinds import Strategy
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 
 
 class PrivateRun:
@@ -39,7 +39,7 @@ class PrivateRun:
     ) -> None:
         refuse_other_kinds(PrivateRun.__init__, locals())
         super().__init__()
-        self.rules = RowRules(_strategies(sparsity))
+        self.strategies = TableStrategies(_strategies(sparsity))
         if epsilon is None and noise_multiplier is None and budget_over_time is None:
             raise UserError(
                 "privacy has neither epsilon nor noise_multiplier: give one, or leave the privacy block out"
@@ -48,8 +48,8 @@ class PrivateRun:
         if noise_multiplier is not None and not 0 <= noise_multiplier < float("inf"):
             raise UserError(f"privacy.noise_multiplier is {noise_multiplier}: give a finite number from 0 up")
         bounded = "epsilon" if epsilon is not None else "budget_over_time" if self._budget else None
-        if bounded and self.rules.broken:
-            raise UserError(f"privacy.{bounded} is given, but {self.rules.broken}: give noise_multiplier alone")
+        if bounded and self.strategies.broken:
+            raise UserError(f"privacy.{bounded} is given, but {self.strategies.broken}: give noise_multiplier alone")
         if not 0 <= verify <= 1:
             raise UserError(f"privacy.verify is {verify}: give a share of the time from 0 to 1")
         # Made here because it refuses an ε or δ that makes no sense.
@@ -66,7 +66,7 @@ class PrivateRun:
             "noise_multiplier": noise_multiplier,
             "clipping": clipping,
             "max_norm": max_norm,
-            "sparsity": self.rules.settings(),
+            "sparsity": self.strategies.settings(),
             "budget_over_time": self._budget,
         }
         self.began = now()  # public
@@ -109,12 +109,12 @@ class PrivateRun:
     @property
     def spent(self) -> float:
         """ε of everything recorded so far, the figure that is reported."""
-        return math.inf if self.rules.broken else self.joint_ledger.epsilon(self.delta)
+        return math.inf if self.strategies.broken else self.joint_ledger.epsilon(self.delta)
 
     @property
     def spent_at_most(self) -> float:
         """A slightly larger ε that costs ten times less: for progress."""
-        return math.inf if self.rules.broken else self.joint_ledger.epsilon(self.delta, COARSE_GRID)
+        return math.inf if self.strategies.broken else self.joint_ledger.epsilon(self.delta, COARSE_GRID)
 
     @property
     def limit(self) -> float | None:
@@ -174,7 +174,7 @@ class PrivateRun:
     def plan(self, sampler: Sampler | None, steps: int, releases: Sequence[Release] = ()) -> None:
         """Fix δ and σ for a run of these releases and this many steps; asking again for the same changes nothing."""
         sampling, old = Sampling.of(sampler), self._plan
-        releases = (*self.rules.releases(len(sampling.periods)), *releases)
+        releases = (*self.strategies.releases(len(sampling.periods)), *releases)
         same = old is not None and (old.sampling, tuple(old.releases)) == (sampling, tuple(releases))
         if same and (self.steps or self._length in (None, steps)):
             return
@@ -197,13 +197,13 @@ class PrivateRun:
 
     def epsilon_after(self, steps: int) -> float:
         """ε of a whole run of this many steps, as planned, with what the model releases before them."""
-        return math.inf if self.rules.broken else self.planned.epsilon_after(steps)
+        return math.inf if self.strategies.broken else self.planned.epsilon_after(steps)
 
     def guarantee(self, assumptions: Sequence[str] = ()) -> str:
         """Return the one sentence that says what holds, under which assumptions, and what is not covered."""
-        if self.rules.broken:
-            return f"not private: {self.rules.broken}"
-        told = self.rules.phrase(self.planned.sigma)
+        if self.strategies.broken:
+            return f"not private: {self.strategies.broken}"
+        told = self.strategies.phrase(self.planned.sigma)
         rounded = (COARSE_GRADIENTS if self.coarse else "") + (UNEVEN_GRADIENTS if self.uneven else "")
         return guarantee(
             self.planned,
@@ -234,7 +234,7 @@ class PrivateRun:
             "coarse": self.coarse,
             "uneven": self.uneven,
             "settings": run_settings(self._given, self.planned, self.noise.seeded),
-            "sparsity": self.rules.state_dict(),
+            "sparsity": self.strategies.state_dict(),
             "chain": self.chain,
         }
 
@@ -250,7 +250,7 @@ class PrivateRun:
             )
         self._resumed = old
         self.restore_chain(state_dict.get("chain", {}))
-        self.rules.load_state_dict(state_dict.get("sparsity", []))
+        self.strategies.load_state_dict(state_dict.get("sparsity", []))
         self.ledger.load_state_dict(state_dict["ledger"])
         self.steps = int(state_dict["steps"])
         self.coarse = bool(state_dict.get("coarse", False))

@@ -71,7 +71,7 @@ class PrivateSteps:
         compute_in_full()
         self.run, self.trained, self._loading = run, trained, loading
         self._losses = UserLosses(trained.module, trained.losses)
-        module, rules, sampling = trained.module, run.rules, run.sampling
+        module, strategies, sampling = trained.module, run.strategies, run.sampling
         if not run.noise.seeded:
             loading.forget_seeds()
         self._ranks = ranks
@@ -79,7 +79,7 @@ class PrivateSteps:
         loading.deal(ranks)
         loading.of([0])
         loading.of([])  # a draw may be empty: fail now if no batch can be made of it
-        self._periods = Periods(sampling, rules)
+        self._periods = Periods(sampling, strategies)
         allowed = run.start(taken, total)
         sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
         parameters = trained_parameters(module)
@@ -99,23 +99,23 @@ class PrivateSteps:
         )
         run.coarse |= any(p.dtype in LOW for p in module.parameters())
         step_noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
-        rules.begin(module, parameters, step_noise, run.clipping.max_norm)
-        refuse_shared_memory(module, rules.owing)
+        strategies.begin(module, parameters, step_noise, run.clipping.max_norm)
+        refuse_shared_memory(module, strategies.owing)
         if run.steps == 0:
             before = Unchanged(module)
-            rules.learn(None, self._losses, parameters, loading, sums, len(sampling.periods))
+            strategies.learn(None, self._losses, parameters, loading, sums, len(sampling.periods))
             before.refuse()
-        rules.guard(module, trained.optimizer, run.steps)
+        strategies.guard(module, trained.optimizer, run.steps)
         self._drawn = Drawn(loading.of, loading.streams)
-        self.check = SelfCheck(run.verify, module, parameters, run.clipping, rules, self._drawn)
-        cores = OneCore() if ranks.size > 1 or rules.strategies else cores_for(module)
+        self.check = SelfCheck(run.verify, module, parameters, run.clipping, strategies, self._drawn)
+        cores = OneCore() if ranks.size > 1 or strategies.in_order else cores_for(module)
         padding = padding_rows(module)
-        self._gradient = PrivateGradient(run.clipping, step_noise, padding, rules, self.check, cores)
-        std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, rules.gradient_noise)
+        self._gradient = PrivateGradient(run.clipping, step_noise, padding, strategies, self.check, cores)
+        std = step_noise.nominal_std(run.clipping.max_norm / step_noise.expected_batch, strategies.gradient_noise)
         self.last = run.steps + allowed  # the step after which the budget is spent
         self.terms = Terms(sums, std, self.last)
         self._names = parameters.keys()
-        self._owing = set(map(id, rules.owing.values()))
+        self._owing = set(map(id, strategies.owing.values()))
         self._modes: list[bool] = []  # which parts were in training mode when the model was last checked
 
     def _some_of_data(self) -> list[int]:
@@ -186,11 +186,11 @@ class PrivateSteps:
         refuse_other_gradients(self.trained.module, optimizer, self._gradient.filled)
         self._unchanged.refuse()
         self.check.stepping(optimizer)
-        self.run.rules.update(optimizer)
+        self.run.strategies.update(optimizer)
         self.check.stepped()
         self._loading.empty_batch()
         if self.run.steps >= self.last:
-            self.run.rules.settle()  # from now on, the model can be read as it is
+            self.run.strategies.settle()  # from now on, the model can be read as it is
             self.end()
         _densify(optimizer, trained_parameters(self.trained.module).values())
 

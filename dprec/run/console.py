@@ -146,7 +146,7 @@ TOO_LARGE = 0.1  # a δ, which should be below 1 / users
 
 def hint_of_tables(privacy: Privacy | None, tables: Iterable[EmbeddingTable]) -> str | None:
     """What to do where every row of a large table gets noise in every step, which takes most of the time."""
-    if privacy is None or privacy.rules.strategies:
+    if privacy is None or privacy.strategies.in_order:
         return None
     large = next((table for table in tables if table.rows >= MANY_ROWS), None)
     if large is None:
@@ -165,8 +165,8 @@ def promise(privacy: Privacy | None, steps: int) -> str:
         return "NOT PRIVATE: privacy.noise_seed or data.sampling_seed is set"
     known = privacy.epsilon if privacy.epsilon == privacy.limit else None
     epsilon = privacy.epsilon_after(steps) if known is None else known
-    if privacy.rules.broken:
-        return f"NOT PRIVATE: {privacy.rules.broken}"
+    if privacy.strategies.broken:
+        return f"NOT PRIVATE: {privacy.strategies.broken}"
     if not math.isfinite(epsilon):
         return f"NOT PRIVATE: noise multiplier {privacy.sigma:g}"
     before = f", together with {count_of(privacy.earlier)}" if privacy.earlier else ""

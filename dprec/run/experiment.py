@@ -192,7 +192,7 @@ class Experiment:
         if not first_process():
             return {}  # the first writes
         resampled = results.pop(RESAMPLED, None)
-        saved = {} if self.privacy is None else self.privacy.rules.report()  # by strategies for tables
+        saved = {} if self.privacy is None else self.privacy.strategies.report()  # by strategies for tables
         reveals = what_eana_reveals(self.privacy, self.model, self.data)
         report = {
             "run": self.name,

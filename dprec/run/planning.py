@@ -88,8 +88,8 @@ def planned_run(settings: Settings, users: int | None = None, items: int | None 
     if tree["privacy"] is None:
         raise UserError("the recipe has no privacy block, so there is no ε to plan: add --privacy.epsilon 8")
     privacy: Privacy = settings.make("privacy")
-    if privacy.rules.broken:
-        raise UserError(f"there is no ε to plan: {privacy.rules.broken}")
+    if privacy.strategies.broken:
+        raise UserError(f"there is no ε to plan: {privacy.strategies.broken}")
     if (named := tree["continue_from"]) is not None:
         privacy.continue_from(EarlierRun.read(named).promise, named)
     model = resolve(Learner, tree["model"]["class_path"], "model.class_path")
@@ -178,8 +178,8 @@ def show_plan(plan: Mapping[str, Any], console: Console) -> None:
 
 def _share_by_noise(privacy: Privacy) -> float | None:
     """The share of rows that nobody reads and that get noise in a step, by the last AdaFEST of a run."""
-    found = [strategy for strategy in privacy.rules.strategies if isinstance(strategy, AdaFEST)]
-    own = privacy.sigma * privacy.rules.gradient_noise
+    found = [strategy for strategy in privacy.strategies.in_order if isinstance(strategy, AdaFEST)]
+    own = privacy.sigma * privacy.strategies.gradient_noise
     return found[-1].share_by_noise(own * found[-1].noise_ratio) if found else None
 
 

@@ -53,14 +53,14 @@ def widths(space: RowSpace) -> np.ndarray:
 
 def what_eana_reveals(privacy: Privacy | None, model: Any, data: Any) -> dict[str, Any] | None:
     """Return what stands in place of an ε; None for a run that has no such strategy."""
-    broken = next((strategy for strategy in (privacy.rules.strategies if privacy else ()) if strategy.broken), None)
+    broken = next((strategy for strategy in (privacy.strategies.in_order if privacy else ()) if strategy.broken), None)
     if privacy is None or broken is None or not privacy.sigma:
         return None
     space, user, row = rows_read(broken, model, data)
     kept = np.setdiff1d(np.arange(space.size), space.padding.cpu().numpy())
     _, user = np.unique(user, return_inverse=True)
     own = np.searchsorted(kept, row)
-    return revealed(user, own, widths(space)[kept], privacy.sigma * privacy.rules.gradient_noise, privacy.delta)
+    return revealed(user, own, widths(space)[kept], privacy.sigma * privacy.strategies.gradient_noise, privacy.delta)
 
 
 def rows_with_noise(privacy: Privacy, model: Any, data: Any, steps: int) -> dict[str, float] | None:
@@ -68,10 +68,10 @@ def rows_with_noise(privacy: Privacy, model: Any, data: Any, steps: int) -> dict
 
     None where another strategy chooses first, or there is none. It reads a batch, so it is not private.
     """
-    strategies = privacy.rules.strategies
+    strategies = privacy.strategies.in_order
     if len(strategies) != 1 or not isinstance(ada := strategies[0], AdaFEST):
         return None
-    batches, own = data.batches, privacy.sigma * privacy.rules.gradient_noise
+    batches, own = data.batches, privacy.sigma * privacy.strategies.gradient_noise
     space, user, row = rows_read(ada, model, data, batches.rate)
     sums = np.zeros(space.size)
     shares = np.minimum(1, ada.max_contribution / np.sqrt(np.maximum(1, np.bincount(user))))

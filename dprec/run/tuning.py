@@ -361,7 +361,7 @@ def _refuse_unfit(experiment: Experiment, named: str) -> None:
     privacy, tree = experiment.privacy, experiment.settings.tree
     if privacy is None or privacy.epsilon is None:
         raise UserError("tune needs a budget that pays for the choice: add --privacy.epsilon 8")
-    if privacy.rules.broken or privacy.repeatable:
+    if privacy.strategies.broken or privacy.repeatable:
         raise UserError(f"{named} is not private, so neither is the choice: {privacy.guarantee()}")
     if tree["privacy"]["init_args"].get("noise_multiplier") is not None:
         raise UserError("privacy.noise_multiplier is set, and tune computes it: leave it out")

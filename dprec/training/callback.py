@@ -91,7 +91,7 @@ class Privacy(PrivateRun, Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         refuse_switches(switches_of(trainer))
         refuse_lacking(pl_module, trainer.precision)
-        if self.rules.defer:
+        if self.strategies.defer:
             refuse_averaging(trainer)
         refuse_module(trainer, pl_module)
         automatic: Any = self._automatic
@@ -133,13 +133,13 @@ class Privacy(PrivateRun, Callback):
             self._automatic.end()
 
     def on_validation_start(self, *_: Any) -> None:
-        self.rules.settle()
+        self.strategies.settle()
 
     def on_train_end(self, *_: Any) -> None:
-        self.rules.settle()
+        self.strategies.settle()
 
     def on_exception(self, *_: Any) -> None:
-        self.rules.settle()
+        self.strategies.settle()
         self._leave()
 
     def teardown(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:

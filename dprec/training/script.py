@@ -196,7 +196,7 @@ class Training:
         model = self.trained.module
         if self._order.phase in ("filled", "stepping"):
             raise UserError("training.public() stands between a gradient and its step: let optimizer.step() come first")
-        self.run.rules.settle()
+        self.run.strategies.settle()
         modes, before = {part: part.training for part in model.modules()}, self._look()
         model.eval()
         try:
@@ -282,11 +282,11 @@ class Training:
             refuse_written(self._after, self._look())
 
     def _look(self) -> State:
-        return {**quick_state(held(self.trained.module, self._owing())), **self.run.rules.written}
+        return {**quick_state(held(self.trained.module, self._owing())), **self.run.strategies.written}
 
     def _owing(self) -> list[int]:
         """Return the ids of tables that pay noise as they are read."""
-        return [id(table) for table in self.run.rules.owing.values()]
+        return [id(table) for table in self.run.strategies.owing.values()]
 
     def _release(self) -> None:
         cast(PrivateSteps, self._steps).finish()

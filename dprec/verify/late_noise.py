@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from dprec.sparsity.rows.kinds import Rates, rates_of
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec.sparsity.rows.tables import Table
 from dprec.verify.noise_watch import NoiseWatch
 from dprec_kernels.ordering import is_among
@@ -57,24 +57,24 @@ class LateNoise:
     script writes to, as it may between two steps, is not followed on.
     """
 
-    def __init__(self, watch: NoiseWatch, tables: Mapping[str, Table], rules: RowRules) -> None:
-        self._watch, self._tables, self._rules = watch, tables, rules
+    def __init__(self, watch: NoiseWatch, tables: Mapping[str, Table], strategies: TableStrategies) -> None:
+        self._watch, self._tables, self._strategies = watch, tables, strategies
         self._followed: dict[str, Followed] = {}
 
     def begin(self) -> None:
         """Follow no table on that was written to since the last step."""
         if self._followed:
-            written = self._rules.written
+            written = self._strategies.written
             self._followed = {n: each for n, each in self._followed.items() if each.written == written.get(n)}
 
     def read(self, name: str, rows: Tensor) -> None:
         """Compare those of these rows that are followed: they were just read, so they owe nothing."""
-        if name in self._followed and name in self._rules.owing:
+        if name in self._followed and name in self._strategies.owing:
             self._compare(name, rows)
 
     def follow(self, name: str, read: Tensor, std: float) -> None:
         """Follow some rows of a table, of those read where rows owe: noise in a step has this standard deviation."""
-        table, owes = self._tables[name], name in self._rules.owing
+        table, owes = self._tables[name], name in self._strategies.owing
         width, device = table.parameter.shape[1:].numel(), read.device
         rows = self._watch.some(len(read) if owes else table.rows, width, device)
         rows = read[rows] if owes else rows
@@ -89,11 +89,11 @@ class LateNoise:
             if told is None or name not in held:
                 del self._followed[name]
             else:
-                self._followed[name].step(held[name].coalesce(), self._rules.taken_at(name, told))
+                self._followed[name].step(held[name].coalesce(), self._strategies.taken_at(name, told))
 
     def stepped(self) -> None:
         """Compare what has its noise by now; from now on nobody but a strategy should write to what has not."""
-        written = self._rules.written if self._followed else {}
+        written = self._strategies.written if self._followed else {}
         for name, followed in list(self._followed.items()):
             if name in written:
                 followed.written = written[name]

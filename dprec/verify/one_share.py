@@ -267,7 +267,9 @@ class Judge:
 
     def _of_counts(self, own: Recount, company: Recount) -> UserError | None:
         """Return an error if rows that a user moves are not counted, or are counted otherwise among others."""
-        for moved, mine, every in zip(self.engine.rules.moved(self.exact), own.counted, company.counted, strict=True):
+        for moved, mine, every in zip(
+            self.engine.strategies.moved(self.exact), own.counted, company.counted, strict=True
+        ):
             missed = ~(is_among(moved, mine.rows.unique()) | is_among(moved, mine.alike))
             if bool(missed.any()):
                 return BrokenPromise(

@@ -18,7 +18,7 @@ from dprec.gradients.contributions.look_ups import as_look_ups
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, filled_up, select_alone
 from dprec.sparsity.rows.clipped_sums import ClippedSums, Piece
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec_kernels.ordering import distinct
 from dprec_kernels.tables import of_rows
 
@@ -33,7 +33,7 @@ class Engine:
     tables: Collection[str]  # names
     losses: Losses
     clipping: Clipping
-    rules: RowRules
+    strategies: TableStrategies
     streams: Streams  # what losses may draw from
     alone: Alone = select_alone
 
@@ -71,12 +71,12 @@ class Recounting(ClippedSums):
     same_draws: bool  # whether random numbers are the same for all sums, and dropout is left out
 
     def gradients(self, part: Any, alone: Alone) -> Iterator[Piece]:
-        look, within = self.rules.look, self._drawn if self.same_draws else nullcontext
+        look, within = self.strategies.look, self._drawn if self.same_draws else nullcontext
         return user_gradients(self.parameters, self.losses, part, None, within, alone, unpadded=look)
 
     def add(self, own: UserGradients) -> ClippedUsers:
-        self.rules.refuse_whole(own)
-        own = self.rules.restricted(own) if self.chosen else own
+        self.strategies.refuse_whole(own)
+        own = self.strategies.restricted(own) if self.chosen else own
         by_rows: dict[str, Tensor | RowSum] = {
             name: RowSum(parameter.shape, parameter.dtype, parameter.device)
             for name, parameter in self.parameters.items()
@@ -100,13 +100,13 @@ class Recounting(ClippedSums):
 def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_draws: bool = True) -> Recount:
     """Sum the users' clipped gradients as a step does. Nothing that is owed is paid: rows are read as they lie."""
     found, alone = Recount(), engine.alone
-    given = engine.parameters, engine.losses, dict[str, Tensor | RowSum](), engine.clipping, engine.rules
+    given = engine.parameters, engine.losses, dict[str, Tensor | RowSum](), engine.clipping, engine.strategies
     clipped = Recounting(*given, engine.streams, found, chosen, same_draws)
     pieces: Iterable[Piece] = (piece for part in parts for piece in clipped.gradients(part, alone))
-    if engine.rules.look:  # all, before anybody is taken alone: dropout is drawn in this order
+    if engine.strategies.look:  # all, before anybody is taken alone: dropout is drawn in this order
         pieces = clipped.before_a_choice(parts, alone)
     for one, own in pieces:
-        _count(found, engine.rules.counted(own))
+        _count(found, engine.strategies.counted(own))
         found.pieces.append((one, clipped.clip(one, own, alone)))
     for name, total in as_vector(clipped.sums).items():
         add_to(found.total, name, total)

@@ -26,7 +26,7 @@ from dprec.gradients.clipping import LARGEST, Clipping
 from dprec.gradients.parameters import padding_rows
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import batch_tensors, select_users
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec.sparsity.rows.tables import tables_of
 from dprec.verify.drawn import READINGS, Drawn
 from dprec.verify.late_noise import LateNoise
@@ -54,16 +54,16 @@ class SelfCheck(StepCheck):
         module: nn.Module,
         trained: Mapping[str, nn.Parameter],
         clipping: Clipping,
-        rules: RowRules,
+        strategies: TableStrategies,
         drawn: Drawn,
     ) -> None:
         self.time = SpareTime(share)
-        self._module, self._clipping, self._rules, self._drawn = module, clipping, rules, drawn
+        self._module, self._clipping, self._strategies, self._drawn = module, clipping, strategies, drawn
         tables = {table.name: table for table in tables_of(module, trained)}
         self._tables = list(tables)
         self._padding = padding_rows(module)
         self._watch = NoiseWatch(self._padding)
-        self._late = LateNoise(self._watch, tables, rules)
+        self._late = LateNoise(self._watch, tables, strategies)
         self._engine: Engine | None = None  # of a step that is checked
         self.checked = self._steps = 0
         self._finite = False  # whether somebody had a finite loss
@@ -85,11 +85,10 @@ class SelfCheck(StepCheck):
             rare = self._steps > 8 and self._steps & (self._steps - 1)  # where users hardly ever meet
             if not (self._early and not rare) and not self.time.due():
                 return
-            self._engine = Engine(
-                step.parameters, self._tables, step.losses, self._clipping, self._rules, self._drawn.streams, step.alone
-            )
-            self._parts, self._to_the_beginning = step.parts, self._drawn.streams.position()
-            with self._drawn.streams.kept():
+            clipping, strategies, streams = self._clipping, self._strategies, self._drawn.streams
+            self._engine = Engine(step.parameters, self._tables, step.losses, clipping, strategies, streams, step.alone)
+            self._parts, self._to_the_beginning = step.parts, streams.position()
+            with streams.kept():
                 self._refuse_rows(step)
                 if step.parts:
                     self._look(step, self._engine)
@@ -102,13 +101,13 @@ class SelfCheck(StepCheck):
     def noising(self, sums: Mapping[str, Tensor | RowSum]) -> None:
         if self._engine is not None:
             with self.time.check():
-                for name in filter(self._rules.noised_now, sums):
+                for name in filter(self._strategies.noised_now, sums):
                     self._watch.before(name, sums[name])
 
     def noised(self, gradients: Mapping[str, Tensor], batch: float, std: float) -> None:
         with self.time.check():
             for name, gradient in gradients.items():
-                if not self._rules.noised_now(name):
+                if not self._strategies.noised_now(name):
                     self._late.read(name, gradient.indices()[0])
                     if self._engine is not None:
                         self._late.follow(name, gradient.indices()[0], std / batch)
@@ -123,7 +122,7 @@ class SelfCheck(StepCheck):
 
     def stepping(self, optimizer: Optimizer) -> None:
         with self.time.check():
-            self._late.step(optimizer, self._rules.held)
+            self._late.step(optimizer, self._strategies.held)
 
     def stepped(self) -> None:
         with self.time.check():

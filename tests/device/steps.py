@@ -22,7 +22,7 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import AdaFEST, LazyDP
 from dprec.sparsity.rows.kinds import Strategy
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from tests.device.pretend import DEVICE
 
 ITEMS = 40
@@ -83,13 +83,13 @@ class Steps:
         case = CASES[name](tables)
         self.users, self.batch = users, case.batch
         self.private, self.plain = case.model.to(DEVICE), copy.deepcopy(case.model).to(DEVICE)
-        self.rules, noise = RowRules(case.strategies), StepNoise(GaussianNoise(3), 1.0, users)
+        self.strategies, noise = TableStrategies(case.strategies), StepNoise(GaussianNoise(3), 1.0, users)
         self.optimizers = {
             id(model): make("sgd", model.parameters(), 0.1, 0.0, 0.0) for model in (self.private, self.plain)
         }
-        self.rules.begin(self.private, trained_parameters(self.private), noise, 1.0)
-        self.rules.guard(self.private, self.optimizers[id(self.private)], 0)
-        self.gradient = PrivateGradient(Clipping(), noise, padding_rows(self.private), self.rules)
+        self.strategies.begin(self.private, trained_parameters(self.private), noise, 1.0)
+        self.strategies.guard(self.private, self.optimizers[id(self.private)], 0)
+        self.gradient = PrivateGradient(Clipping(), noise, padding_rows(self.private), self.strategies)
 
     def batch_of(self, seed: int) -> Any:
         batch = self.batch(self.users, seed)
@@ -98,7 +98,7 @@ class Steps:
     def take_private(self, batch: Any) -> None:
         model: Any = self.private
         self.gradient(trained_parameters(model), model.losses, [batch])
-        self.rules.update(self.optimizers[id(model)])
+        self.strategies.update(self.optimizers[id(model)])
         self.optimizers[id(model)].step()
 
     def take_plain(self, batch: Any) -> None:

@@ -83,7 +83,7 @@ def launched_for_tables(strategy: Strategy) -> set[str]:
         for step in range(2):
             batch = users(3, seed=step)
             run.step(Bags(batch.bags.to(DEVICE), batch.ids.to(DEVICE)))
-        run.rules.settle()
+        run.strategies.settle()
     return set(LAUNCHED)
 
 
@@ -109,7 +109,7 @@ def test_tables_at_once_are_those_one_after_the_other(monkeypatch: pytest.Monkey
         with interpreted():
             for seed in range(2):
                 steps.take_private(steps.batch_of(seed))
-        steps.rules.settle()
+        steps.strategies.settle()
         weights.append([value.cpu() for value in steps.private.state_dict().values()])
     assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
 

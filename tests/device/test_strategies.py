@@ -55,7 +55,7 @@ class OnDevice(Run):
             batch = users(4, seed=step)
             parts = [some(batch, slice(0, 1)), some(batch, slice(1, 4))]
             self.step(*(Bags(part.bags.to(self.device), part.ids.to(self.device)) for part in parts), **rates)
-            chosen.append({name: None if r is None else r.cpu() for name, r in self.rules._chosen.items()})
+            chosen.append({name: None if r is None else r.cpu() for name, r in self.strategies._chosen.items()})
         return chosen
 
     def settled(self) -> dict[str, Tensor]:
@@ -74,10 +74,10 @@ def test_the_rows_of_the_cpu_are_chosen(name: str, optimizer: Any) -> None:
     runs = both(name, sigma=1.0, optimizer=optimizer, lr=0.1)
     for run in runs:
         run.gradient.step_noise = type(run.gradient.step_noise)(run.noise, 0.0, run.gradient.step_noise.expected_batch)
-        for strategy in run.rules.strategies:
+        for strategy in run.strategies.in_order:
             strategy.std = 0.0
-        if any(isinstance(s, (LazyDP, Dense)) for s in run.rules.strategies):
-            run.rules.guard(run.module, run.optimizer, 0)
+        if any(isinstance(s, (LazyDP, Dense)) for s in run.strategies.in_order):
+            run.strategies.guard(run.module, run.optimizer, 0)
     there, found = (run.take() for run in runs)
     for exact, got in zip(there, found, strict=True):
         assert exact.keys() == got.keys()
@@ -94,7 +94,7 @@ def test_noise_that_is_replayed_is_bit_for_bit_that_of_the_cpu() -> None:
     """The same stream on both: only sums of gradients, which are rounded in another order, may differ."""
     here, there = both("lazydp, replayed", sigma=1.0)
     for run in (here, there):
-        (strategy,) = run.rules.strategies
+        (strategy,) = run.strategies.in_order
         for lazy in strategy._tables.values():  # type: ignore[attr-defined]
             lazy.take(torch.arange(0, device=run.device), lazy.values[:0], _rates(0.5))
             lazy.take(torch.arange(0, device=run.device), lazy.values[:0], _rates(0.3))
@@ -150,12 +150,12 @@ def test_state_goes_on_where_it_was() -> None:
         there.take(2)
         state = [
             {key: value.cpu() if isinstance(value, Tensor) else value for key, value in each.items()}
-            for each in there.rules.state_dict()
+            for each in there.strategies.state_dict()
         ]
         later = OnDevice(DEVICE, EVERY[name](), **({"momentum": 0.9} if name == "lazydp" else {}))
-        later.rules.load_state_dict(state)
-        later.rules.begin(later.module, later.module.trained, later.gradient.step_noise, 1.0)
-        later.rules.guard(later.module, later.optimizer, 2)
+        later.strategies.load_state_dict(state)
+        later.strategies.begin(later.module, later.module.trained, later.gradient.step_noise, 1.0)
+        later.strategies.guard(later.module, later.optimizer, 2)
         assert later.take(2)
 
 

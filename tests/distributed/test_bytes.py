@@ -14,7 +14,7 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import AdaFEST, LazyDP
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 
 pytestmark = pytest.mark.full
 
@@ -71,11 +71,12 @@ def counted(strategy: Any, rows: int, touched: int) -> Counted:
     """Take a step of users who read one row each, all of them different."""
     model, ranks, noise = OneTable(rows), Counted(), GaussianNoise(1)
     noise.join(ranks)
-    rules, step_noise, parameters = RowRules([strategy]), StepNoise(noise, 1.0, touched), dict(model.named_parameters())
-    rules.begin(model, parameters, step_noise, 1.0)
-    rules.guard(model, torch.optim.SGD(model.parameters(), lr=0.1), 0)
+    strategies, step_noise = TableStrategies([strategy]), StepNoise(noise, 1.0, touched)
+    parameters = dict(model.named_parameters())
+    strategies.begin(model, parameters, step_noise, 1.0)
+    strategies.guard(model, torch.optim.SGD(model.parameters(), lr=0.1), 0)
     ranks.gave = 0  # before the first step LazyDP tells once how large weights are
-    gradient = PrivateGradient(Clipping("flat", 1.0), step_noise, rules=rules)
+    gradient = PrivateGradient(Clipping("flat", 1.0), step_noise, strategies=strategies)
     gradient(parameters, model.losses, [torch.arange(touched)])
     return ranks
 

@@ -24,7 +24,7 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity.rows.kinds import Strategy
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec_kernels.catalogue_softmax import for_users
 from tests.one_micro_batch import add_clipped, distance, size
 
@@ -37,14 +37,14 @@ def summed(
 ) -> dict[str, Tensor]:
     """Return the clipped sum as a step without noise releases it."""
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    rules, noise = (
-        RowRules([] if strategy is None else [strategy()]),
+    strategies, noise = (
+        TableStrategies([] if strategy is None else [strategy()]),
         StepNoise(GaussianNoise(), 0.0, 1.0, at_most=10**9),
     )
-    rules.begin(model, parameters, noise, 1.0)
-    gradient = PrivateGradient(Clipping(), noise, rules=rules)
+    strategies.begin(model, parameters, noise, 1.0)
+    gradient = PrivateGradient(Clipping(), noise, strategies=strategies)
     gradient(parameters, losses or model.losses, parts)
-    made = {name: rules.held.get(name, p.grad) for name, p in parameters.items()}
+    made = {name: strategies.held.get(name, p.grad) for name, p in parameters.items()}
     return {name: gradient.to_dense().double().clone() for name, gradient in made.items() if gradient is not None}
 
 

@@ -17,7 +17,7 @@ from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec.verify.drawn import Drawn
 from dprec.verify.self_check import SelfCheck
 from dprec.verify.step_check import Step
@@ -64,12 +64,12 @@ class Steps:
         self.people = people
         self.drawn = Drawn(people.__getitems__, Streams([model, people]))
         step_noise = StepNoise(GaussianNoise(), sigma, expected)
-        self.rules = RowRules(sparsity)
-        self.rules.begin(model, self.parameters, step_noise, self.clipping.max_norm)
+        self.strategies = TableStrategies(sparsity)
+        self.strategies.begin(model, self.parameters, step_noise, self.clipping.max_norm)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-        self.rules.guard(model, self.optimizer, 0)
-        self.check = SelfCheck(verify, model, self.parameters, self.clipping, self.rules, self.drawn)
-        self.gradient = PrivateGradient(self.clipping, step_noise, padding_rows(model), self.rules, check=self.check)
+        self.strategies.guard(model, self.optimizer, 0)
+        self.check = SelfCheck(verify, model, self.parameters, self.clipping, self.strategies, self.drawn)
+        self.gradient = PrivateGradient(self.clipping, step_noise, padding_rows(model), self.strategies, self.check)
         self._users = iter(())
 
     def step(self, change: Callable[[list[Any]], list[Any]] = as_is) -> None:
@@ -82,7 +82,7 @@ class Steps:
         with torch.autocast("cpu", torch.bfloat16) if self.bfloat16 else nullcontext():
             self.gradient(self.parameters, self.losses, batch)
         self.check.stepping(self.optimizer)
-        self.rules.update(self.optimizer)
+        self.strategies.update(self.optimizer)
         self.check.stepped()
         self.optimizer.step()
 

@@ -21,7 +21,7 @@ from dprec.privacy.private_gradient import PrivateGradient
 from dprec.privacy.user_losses import UserLosses
 from dprec.sparsity import AdaFEST
 from dprec.sparsity.rows.kinds import BatchRows
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec.training.callback import Privacy
 from tests.privacy import support
 from tests.zoo.recommenders import ITEMS, LENGTH, MODELS, Zoo, batch_for, batch_of, rows_of
@@ -158,9 +158,9 @@ def counted(make: Any, batch: SequenceBatch) -> Tensor:
     torch.manual_seed(0)
     model, strategy = make(ITEMS, max_length=LENGTH, dim=4, negatives=5), Keeps(threshold=1.0, tables="*", least_rows=0)
     parameters, noise = trained_parameters(model), StepNoise(GaussianNoise(seed=1), 1.0, len(batch))
-    rules = RowRules([strategy])
-    rules.begin(model, parameters, noise, 0.25)
-    PrivateGradient(Clipping("auto-v"), noise, rules=rules)(parameters, model.losses, [batch])
+    strategies = TableStrategies([strategy])
+    strategies.begin(model, parameters, noise, 0.25)
+    PrivateGradient(Clipping("auto-v"), noise, strategies=strategies)(parameters, model.losses, [batch])
     return strategy.users[-LENGTH:]
 
 

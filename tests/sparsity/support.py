@@ -20,7 +20,7 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity.rows.kinds import Strategy
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 
 ROWS, OTHERS, DIM, EXPECTED = 24, 10, 16, 4
 
@@ -92,26 +92,26 @@ class Run:
         device: torch.device | str = "cpu",
         **options: Any,
     ) -> None:
-        self.module, self.rules = TwoTables().to(device), RowRules(strategies)
+        self.module, self.strategies = TwoTables().to(device), TableStrategies(strategies)
         self.noise = GaussianNoise(3) if noise is None else noise
         self.clipping = clipping or Clipping()
         self.optimizer = optimizer(self.module.parameters(), **{"lr": 0.5} | options)
         step_noise = StepNoise(self.noise, sigma, EXPECTED)
-        self.rules.begin(self.module, self.module.trained, step_noise, self.clipping.max_norm)
-        self.rules.guard(self.module, self.optimizer, 0)
-        self.gradient = PrivateGradient(self.clipping, step_noise, padding_rows(self.module), self.rules)
+        self.strategies.begin(self.module, self.module.trained, step_noise, self.clipping.max_norm)
+        self.strategies.guard(self.module, self.optimizer, 0)
+        self.gradient = PrivateGradient(self.clipping, step_noise, padding_rows(self.module), self.strategies)
 
     def fill(self, *parts: Bags) -> dict[str, Tensor]:
         """Return the gradients of one step, whole."""
         self.gradient(self.module.trained, self.module.losses, parts)
         made = {name: p.grad for name, p in self.module.trained.items() if p.grad is not None}
-        return {name: gradient.to_dense() for name, gradient in (made | self.rules.held).items()}
+        return {name: gradient.to_dense() for name, gradient in (made | self.strategies.held).items()}
 
     def step(self, *parts: Bags, **rates: float) -> None:
         for name, value in rates.items():
             self.optimizer.param_groups[0][name] = value
         self.fill(*parts)
-        self.rules.update(self.optimizer)
+        self.strategies.update(self.optimizer)
         self.optimizer.step()
 
     def weights(self) -> dict[str, Tensor]:
@@ -127,7 +127,7 @@ def own_multiplier(trainer: Any) -> float:
     """Return the noise multiplier of gradients alone, beside that of choices of rows."""
     privacy = next(each for each in trainer.callbacks if isinstance(each, Privacy))
     gradient = privacy._steps._gradient
-    return float(gradient.step_noise.multiplier * gradient.rules.gradient_noise)
+    return float(gradient.step_noise.multiplier * gradient.strategies.gradient_noise)
 
 
 def dense_law(rates: list[tuple[float, float, float]], std: float) -> tuple[np.ndarray, np.ndarray]:

@@ -25,10 +25,10 @@ LOOKS: dict[str, Callable[[Run], Any]] = {
     "look-up": lambda run: run.module.big(IDS),
     "state_dict": lambda run: run.module.state_dict(),
     "copy": lambda run: copy.deepcopy(run.module),
-    "a strategy's state": lambda run: run.rules.state_dict(),
-    "paying": lambda run: run.rules.settle(),
+    "a strategy's state": lambda run: run.strategies.state_dict(),
+    "paying": lambda run: run.strategies.settle(),
     "another step": lambda run: run.step(users(3, seed=7)),
-    "another run": lambda run: run.rules.begin(
+    "another run": lambda run: run.strategies.begin(
         run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0, 64), 0.25
     ),
 }
@@ -105,6 +105,6 @@ def test_debts_are_paid_before_another_run_begins() -> None:
     """Else rows that nobody read again would keep their gradient without its noise."""
     run = trained()
     behind = run.module.big.weight.detach().clone()
-    run.rules.begin(run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0, 64), 0.25)
+    run.strategies.begin(run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0, 64), 0.25)
     moved = (run.module.big.weight != behind).any(1)
     assert moved[1:].tolist() == [row not in users(2, seed=3, most=3).bags for row in range(1, len(moved))]

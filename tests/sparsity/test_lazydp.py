@@ -79,7 +79,7 @@ def batches(step: int) -> list[Any]:
 def test_replayed_noise_makes_dense_training_bit_for_bit(options: dict[str, float]) -> None:
     late = Placed()
     lazy = Run([LazyDP(tables="big.*", aggregate=False)], noise=late, **options)
-    now = Placed(lazy.rules.strategies[0]._tables["big.weight"].seed)  # type: ignore[attr-defined]
+    now = Placed(lazy.strategies.in_order[0]._tables["big.weight"].seed)  # type: ignore[attr-defined]
     dense = WholeRun(
         [Whole(tables="big.*")], noise=now, optimizer=torch.optim.SGD, foreach=False, fused=False, **options
     )
@@ -99,17 +99,17 @@ def rows_after(options: dict[str, float], seed: int, aggregate: bool = True) -> 
     torch.manual_seed(seed)
     noise = GaussianNoise(seed)
     run = Run([LazyDP(tables="big.*", aggregate=aggregate)], sigma=2.0, noise=noise, optimizer=_sgd, **options)
-    strategy = run.rules.strategies[0]
+    strategy = run.strategies.in_order[0]
     read = {3: [1, 2, 5], 4: [2], 7: [1, 6, 7], 10: [2, 3]}
     for step in range(12):
         table = run.module.big.weight
         strategy.read("big.weight", torch.tensor(read.get(step, [4])))
         rows = torch.tensor([read.get(step, [4])])
-        run.rules.held["big.weight"] = torch.sparse_coo_tensor(
+        run.strategies.held["big.weight"] = torch.sparse_coo_tensor(
             rows, torch.zeros(rows.shape[1], 16), table.shape
         ).coalesce()
         run.optimizer.param_groups[0]["lr"] = 0.5 * 0.8**step
-        run.rules.update(run.optimizer)
+        run.strategies.update(run.optimizer)
     strategy.settle()
     momentum = strategy._tables["big.weight"].momentum  # type: ignore[attr-defined]
     return run.module.big.weight.detach(), torch.zeros(ROWS, 16) if momentum is None else momentum
@@ -185,7 +185,7 @@ def test_a_step_that_is_small_beside_all_before_has_its_own_noise(decay: float) 
     run = Run([LazyDP(tables="big.*")])
     for step in range(3):
         run.step(*batches(step), lr=1e3, weight_decay=decay / 1e3)
-    table = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
+    table = run.strategies.in_order[0]._tables["big.weight"]  # type: ignore[attr-defined]
     for rate in (1e-6, 1e-2, 1e-9):
         table.settle(None)
         rows = torch.tensor([1, 2, 3])
@@ -253,9 +253,9 @@ def test_a_step_that_is_cut_off_leaves_no_gradient_without_noise(monkeypatch: py
 def test_a_gradient_of_a_row_that_was_not_read_is_an_error(aggregate: bool) -> None:
     run = Run([LazyDP(tables="big.*", aggregate=aggregate)])
     run.step(users(2, seed=0, most=3))
-    run.rules.held["big.weight"] = torch.sparse_coo_tensor([[9]], torch.ones(1, 16), (ROWS, 16)).coalesce()
+    run.strategies.held["big.weight"] = torch.sparse_coo_tensor([[9]], torch.ones(1, 16), (ROWS, 16)).coalesce()
     with pytest.raises(RuntimeError, match="without having been read"):
-        run.rules.update(run.optimizer)
+        run.strategies.update(run.optimizer)
 
 
 def test_the_module_is_not_pickled_while_it_may_owe() -> None:
@@ -288,7 +288,7 @@ def test_steps_are_counted_anew_before_the_history_ends(
     for counted in (3, 1000):
         monkeypatch.setattr(lazy_tables, "COUNTED", counted)
         run = Run([LazyDP(tables="big.*", aggregate=False)], noise=Placed(7), **options)
-        table = run.rules.strategies[0]._tables["big.weight"]  # type: ignore[attr-defined]
+        table = run.strategies.in_order[0]._tables["big.weight"]  # type: ignore[attr-defined]
         table.seed = 7
         for step in range(10):
             run.noise.step = step

@@ -26,7 +26,7 @@ from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity import FEST, AdaFEST, ExponentialSelection
 from dprec.sparsity.rows.counts import look_ups
 from dprec.sparsity.rows.kinds import BatchRows, Strategy
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec_kernels.contribution_map import contributions
 from dprec_kernels.ordering import is_among
 from tests.sparsity.test_reads import (
@@ -109,14 +109,14 @@ class World:
         with torch.no_grad():
             for parameter in self.module.parameters():
                 parameter.mul_(loud)
-        self.rules, noise = RowRules(STRATEGIES[strategies]()), GaussianNoise(1)
-        self.rules.begin(self.module, trained(self.module), StepNoise(noise, 1.0, 1.0, 64), 0.25)
+        self.strategies, noise = TableStrategies(STRATEGIES[strategies]()), GaussianNoise(1)
+        self.strategies.begin(self.module, trained(self.module), StepNoise(noise, 1.0, 1.0, 64), 0.25)
         self.gradient = PrivateGradient(
-            Clipping(mode, BOUND), StepNoise(noise, 0.0, 1), padding_rows(self.module), self.rules
+            Clipping(mode, BOUND), StepNoise(noise, 0.0, 1), padding_rows(self.module), self.strategies
         )
         self.parts = [users.select(range(i, min(i + cut, len(users)))) for i in range(0, len(users), cut)]
         self.counts: Tensor = torch.zeros(0)
-        (first, *_) = self.rules.strategies
+        (first, *_) = self.strategies.in_order
         if isinstance(first, FEST):
             sums = Counted()
             first.learn(
@@ -135,7 +135,7 @@ class World:
 
     @property
     def looked(self) -> Tensor:
-        strategy = self.rules.strategies[-1]
+        strategy = self.strategies.in_order[-1]
         return strategy.looked if isinstance(strategy, Replayed) else torch.zeros(0)
 
 
@@ -186,16 +186,16 @@ def compare(world_of: Callable[[Any], World], users: Any, without: Callable[[Any
             assert _most(moved[alone.counts == 0]) < 1e-12
         for world in (other, alone):
             if len(everybody.counts):  # the next choice is among the same rows
-                world.rules.strategies[0].load_state_dict(everybody.rules.strategies[0].state_dict())
+                world.strategies.in_order[0].load_state_dict(everybody.strategies.in_order[0].state_dict())
             world.step()
         if len(everybody.looked):
-            bound, moved = everybody.rules.strategies[-1].bound, (everybody.looked - other.looked).abs()  # type: ignore[attr-defined]
-            exact = isinstance(everybody.rules.strategies[-1], AdaFEST)
+            bound, moved = everybody.strategies.in_order[-1].bound, (everybody.looked - other.looked).abs()  # type: ignore[attr-defined]
+            exact = isinstance(everybody.strategies.in_order[-1], AdaFEST)
             assert float(moved.norm() if exact else moved.max()) <= bound * (1 + 1e-6)
             assert _most(moved[alone.looked == 0]) <= 1e-9
             if exact:
                 _differ_only_there(everybody, other, alone.looked != 0)
-        other.rules.choose = lambda recorded, rules=other.rules: _chosen_alike(rules, everybody.rules)  # type: ignore[method-assign]
+        other.strategies.choose = lambda _, own=other.strategies: _chosen_alike(own, everybody.strategies)  # type: ignore[method-assign]
         rest = other.step()
         off = sum(float((whole[name].to_dense() - rest[name].to_dense()).double().square().sum()) for name in whole)
         assert off**0.5 <= BOUND * (1 + 1e-6)
@@ -206,17 +206,17 @@ def _most(values: Tensor) -> float:
 
 
 def _differ_only_there(one: World, other: World, own: Tensor) -> None:
-    space = one.rules.strategies[-1].space
-    for name, rows in one.rules._chosen.items():
-        others = other.rules._chosen[name]
+    space = one.strategies.in_order[-1].space
+    for name, rows in one.strategies._chosen.items():
+        others = other.strategies._chosen[name]
         assert rows is not None
         assert others is not None
         differing = set(rows.tolist()) ^ set(others.tolist())
         assert all(own[space.flat(name, torch.tensor(row))] for row in differing)
 
 
-def _chosen_alike(rules: RowRules, as_in: RowRules) -> None:
-    rules._chosen = dict(as_in._chosen)
+def _chosen_alike(strategies: TableStrategies, as_in: TableStrategies) -> None:
+    strategies._chosen = dict(as_in._chosen)
 
 
 @pytest.mark.parametrize("strategies", STRATEGIES)
@@ -225,10 +225,10 @@ def test_what_is_released_has_the_chosen_rows_and_no_others(strategies: str) -> 
         users = sequences(lengths) if lengths else without(sequences([3]), 0)
         world = World("declared places", strategies, users, 2, 1.0, "auto-v")
         released = world.step()
-        for name, chosen in world.rules._chosen.items():
+        for name, chosen in world.strategies._chosen.items():
             assert chosen is not None
-            padding = world.rules._tables[name].padding
+            padding = world.strategies._tables[name].padding
             rows = [row for row in chosen.tolist() if row not in padding]
             assert released[name].coalesce().indices()[0].tolist() == rows
-        if world.looked.numel() and len(world.rules.strategies) == 1:
+        if world.looked.numel() and len(world.strategies.in_order) == 1:
             assert released["rel.weight"].coalesce().indices()[0].tolist() == list(range(LONGEST))

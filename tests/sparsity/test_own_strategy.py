@@ -95,6 +95,6 @@ def test_a_choice_cannot_bring_back_rows_that_one_before_it_left_out() -> None:
     for rows in ((2, 5), (5,), ()):
         run = Run([Few(), Careless(*rows)])
         run.step(users(2, seed=0))
-        chosen = run.rules._chosen["big.weight"]
+        chosen = run.strategies._chosen["big.weight"]
         assert chosen is not None
         assert chosen.tolist() == list(rows)

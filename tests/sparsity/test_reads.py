@@ -26,7 +26,7 @@ from dprec.sparsity.rows import batch_rows as rows
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.counts import look_ups
 from dprec.sparsity.rows.kinds import Strategy
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec.sparsity.rows.tables import RowSpace, tables_of
 from tests.privacy.private_steps import look_at
 
@@ -187,9 +187,9 @@ class Declared(Relative):
 
 def chosen(module: Any, strategy: Strategy, batch: list[SequenceBatch], **options: Any) -> dict[str, list[int]]:
     """The rows that one step may change, which everybody sees."""
-    rules, step_noise = RowRules([strategy]), StepNoise(GaussianNoise(1), 1.0, 4)
-    rules.begin(module, trained(module), step_noise, 1.0)
-    gradient = PrivateGradient(Clipping(), step_noise, padding_rows(module), rules, **options)
+    strategies, step_noise = TableStrategies([strategy]), StepNoise(GaussianNoise(1), 1.0, 4)
+    strategies.begin(module, trained(module), step_noise, 1.0)
+    gradient = PrivateGradient(Clipping(), step_noise, padding_rows(module), strategies, **options)
     gradient(trained(module), module.losses, batch)
     released = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
     return {name: g.coalesce().indices()[0].tolist() for name, g in released.items() if g.is_sparse}
@@ -327,10 +327,10 @@ class Net(nn.Module):
 def summed(net: Net, users: Visits, strategy: Strategy) -> Tensor:
     """Return the users' clipped sum, in which every row may change."""
     parameters, noise = dict(net.named_parameters()), GaussianNoise(1)
-    rules = RowRules([strategy])
-    rules.begin(net, parameters, StepNoise(noise, 1.0, 1.0, 64), 0.25)
-    rules.choose = lambda recorded: rules._chosen.update({"table.weight": None})  # type: ignore[method-assign]
-    PrivateGradient(Clipping("flat", 0.7), StepNoise(noise, 0.0, 1), {}, rules)(parameters, net.losses, [users])
+    strategies = TableStrategies([strategy])
+    strategies.begin(net, parameters, StepNoise(noise, 1.0, 1.0, 64), 0.25)
+    strategies.choose = lambda recorded: strategies._chosen.update({"table.weight": None})  # type: ignore[method-assign]
+    PrivateGradient(Clipping("flat", 0.7), StepNoise(noise, 0.0, 1), {}, strategies)(parameters, net.losses, [users])
     return torch.cat([p.grad.to_dense().flatten() for p in parameters.values() if p.grad is not None])
 
 

@@ -186,12 +186,12 @@ def test_a_resumed_run_goes_on_with_what_was_chosen(make: Any, tmp_path: Path) -
         def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
             if trainer.global_step == 2:
                 trainer.save_checkpoint(path)
-                kept.update(_copied(trainer.callbacks[0].rules.state_dict()[0]))  # type: ignore[attr-defined]
+                kept.update(_copied(trainer.callbacks[0].strategies.state_dict()[0]))  # type: ignore[attr-defined]
 
     class LookAtStart(pl.Callback):
         def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
             if trainer.global_step == 2:
-                now = trainer.callbacks[0].rules.state_dict()[0]  # type: ignore[attr-defined]
+                now = trainer.callbacks[0].strategies.state_dict()[0]  # type: ignore[attr-defined]
                 assert kept
                 assert kept.keys() == now.keys()
                 assert all(torch.equal(kept[key], now[key]) for key in kept)
@@ -200,7 +200,7 @@ def test_a_resumed_run_goes_on_with_what_was_chosen(make: Any, tmp_path: Path) -
     privacy, trainer = fit(again, data, model(data, momentum=momentum), ckpt=path, callbacks=[LookAtStart()])
     assert trainer.global_step == STEPS
     assert privacy.spent == first.spent
-    assert again[0].settings() == first.rules.strategies[0].settings()
+    assert again[0].settings() == first.strategies.in_order[0].settings()
     other = [FEST(keep=21, share=0.1), AdaFEST()] if len(again) == 2 else [LazyDP(aggregate=False)]
     with pytest.raises(UserError, match="cannot resume: sparsity was"):
         fit(other, data, model(data), ckpt=path, max_steps=2 * STEPS)
@@ -225,7 +225,7 @@ def test_shared_negatives_leave_a_sequence_model_sparse() -> None:
     data.setup()
     learner = DualEncoder(data.items, dim=8, max_length=9, negatives=7, weight_decay=0.0)
     privacy, _ = fit([AdaFEST(threshold=2.0)], data, learner)
-    assert 7 <= privacy.rules.report()["rows_noised"] < 250
+    assert 7 <= privacy.strategies.report()["rows_noised"] < 250
     whole = DualEncoder(data.items, dim=8, max_length=9, weight_decay=0.0)
     with pytest.raises(UserError, match=r"table 'embedding\.weight' is used as a whole"):
         fit([AdaFEST(threshold=2.0)], data, whole)

@@ -23,7 +23,7 @@ from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import EANA, FEST, AdaFEST, Dense, ExponentialSelection, LazyDP
 from dprec.sparsity.rows.batch_rows import batch_rows
 from dprec.sparsity.rows.kinds import RowChoice, Strategy
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 from tests.sparsity.support import EXPECTED, OTHERS, ROWS, Bags, Run, TwoTables, gaussian_cost, some, users
 
 EVERY: dict[str, Callable[[], list[Strategy]]] = {
@@ -73,7 +73,7 @@ def test_whatever_is_chosen_one_user_moves_the_sum_by_at_most_the_bound(
             parameter.mul_(loud)
     batch = users(count, seed)
     everyone = run.fill(*[some(batch, slice(i, i + cut)) for i in range(0, count, cut)])
-    run.rules.choose = lambda recorded: None  # type: ignore[method-assign]  # the same rows for every neighbour
+    run.strategies.choose = lambda recorded: None  # type: ignore[method-assign]  # the same rows for every neighbour
     for user in range(count):
         rest = [other for other in range(count) if other != user]
         without = run.fill(*([some(batch, rest)] if rest else []))
@@ -92,7 +92,7 @@ def test_the_split_into_micro_batches_changes_nothing(name: str) -> None:
 
 def reads(run: Run, batch: Bags) -> Any:
     recorded = [batch_gradients(run.module.trained, run.module.losses, batch)]
-    return batch_rows(run.rules.strategies[0].space, recorded, None)
+    return batch_rows(run.strategies.in_order[0].space, recorded, None)
 
 
 def test_reads_are_distinct_rows_without_padding() -> None:
@@ -109,7 +109,7 @@ def test_adafest_keeps_masked_rows_and_moves_survivors_that_nobody_touched() -> 
         batch, before = users(3, seed=step, most=6), run.weights()
         run.noise.at(step)
         run.step(batch)
-        after, chosen = run.weights(), run.rules._chosen
+        after, chosen = run.weights(), run.strategies._chosen
         for name in ("big.weight", "small.weight"):
             moved = (after[name] != before[name]).any(1).nonzero().squeeze(1)
             expected = chosen[name][chosen[name] != 0] if name == "big.weight" else chosen[name]  # type: ignore[index]
@@ -165,14 +165,15 @@ def test_fest_trains_the_rows_that_were_largest() -> None:
 def test_fest_by_table_and_from_public_counts(tmp_path: Any) -> None:
     run = Run([_chosen(FEST(keep=8, per_table=True))])
     run.fill()
-    assert {name: len(rows) for name, rows in run.rules._chosen.items()} == {"big.weight": 4, "small.weight": 4}  # type: ignore[arg-type]
+    assert {name: len(rows) for name, rows in run.strategies._chosen.items()} == {"big.weight": 4, "small.weight": 4}  # type: ignore[arg-type]
     file = tmp_path / "counts.csv"
     file.write_text("table,row,count\nbig.weight,7,90\nbig.weight,2,80\nsmall.weight,1,85\n")
     public = FEST(keep=2, public_counts=str(file))
     run = Run([public])
     run.fill()
     assert public.releases() == ()
-    assert {name: rows.tolist() for name, rows in run.rules._chosen.items()} == {"big.weight": [7], "small.weight": [1]}  # type: ignore[union-attr]
+    found = {name: rows.tolist() for name, rows in run.strategies._chosen.items()}  # type: ignore[union-attr]
+    assert found == {"big.weight": [7], "small.weight": [1]}
     file.write_text("table,row,count\nbig.weight,700,90\n")
     with pytest.raises(UserError, match="names rows of 'big.weight' that the model does not have"):
         Run([FEST(public_counts=str(file))])
@@ -182,7 +183,7 @@ def test_exponential_selection_has_the_law_of_drawing_one_by_one() -> None:
     """Two rows out of six with known worth, by the exponential mechanism twice, against what is drawn."""
     worth, epsilon, times = torch.tensor([0.9, 0.4, 0.0, 0.0, 0.0, 0.0]), 1.7, 6000
     run = Run([ExponentialSelection(keep=2, max_norm=0.5)])
-    strategy: Any = run.rules.strategies[0]
+    strategy: Any = run.strategies.in_order[0]
     strategy.epsilon_of_a_draw = lambda sigma: epsilon
     counts = {}
     for _ in range(times):
@@ -215,10 +216,10 @@ def test_what_decides_the_rows_covers_the_rounding_of_a_sum_over_the_whole_batch
     for expected in (4.0, 20_000.0):
         run, strategy = Run([]), ExponentialSelection(keep=3, max_norm=0.5)
         step_noise = StepNoise(GaussianNoise(3), 1.0, expected)
-        rules = RowRules([strategy])
-        rules.begin(run.module, run.module.trained, step_noise, 1.0)
-        with rules.step():
-            rules.choose([batch_gradients(run.module.trained, run.module.losses, users(4, seed=1))])
+        strategies = TableStrategies([strategy])
+        strategies.begin(run.module, run.module.trained, step_noise, 1.0)
+        with strategies.step():
+            strategies.choose([batch_gradients(run.module.trained, run.module.losses, users(4, seed=1))])
         exact = 2 * 0.5 / strategy.epsilon_of_a_draw(strategy.sigma)
         assert scales[-1] == pytest.approx(exact * (1 + step_noise.rounding), rel=1e-12)
     assert scales[1] > 1.05 * scales[0]
@@ -254,7 +255,7 @@ def test_eana_moves_rows_with_a_gradient_and_no_others() -> None:
     }
     assert moved["big.weight"] == [3, 5]
     assert moved["small.weight"] == [1]
-    assert run.rules.broken
+    assert run.strategies.broken
 
 
 @pytest.mark.parametrize("kind", [SGD, Adam])
@@ -321,6 +322,6 @@ def test_mistakes() -> None:
 def test_tables_that_cannot_hold_the_noise_are_refused_in_one_line(strategy: Callable[[], Strategy]) -> None:
     run = Run([])
     run.module.bfloat16()
-    rules = RowRules([strategy()])
+    strategies = TableStrategies([strategy()])
     with pytest.raises(UserError, match="tables of float32, and 'big.weight' is bfloat16: set trainer.precision"):
-        rules.begin(run.module, run.module.trained, StepNoise(GaussianNoise(1), 1.0, 5), 1.0)
+        strategies.begin(run.module, run.module.trained, StepNoise(GaussianNoise(1), 1.0, 5), 1.0)

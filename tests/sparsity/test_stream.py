@@ -200,7 +200,7 @@ def test_a_run_resumed_within_a_period_or_between_two_is_the_same_run(half: int,
         assert torch.equal(found.state_dict()[name], value), name
     assert resumed.ledger.events == whole.ledger.events
     assert resumed.spent == whole.spent
-    assert resumed.rules.state_dict()[0]["sum"].equal(whole.rules.state_dict()[0]["sum"])
+    assert resumed.strategies.state_dict()[0]["sum"].equal(whole.strategies.state_dict()[0]["sum"])
 
 
 @pytest.mark.full

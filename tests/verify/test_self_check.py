@@ -25,7 +25,7 @@ from dprec.models import DualEncoder
 from dprec.noise.gaussian import GaussianNoise
 from dprec.sparsity import AdaFEST, Dense, ExponentialSelection, LazyDP, eana
 from dprec.sparsity.lazy import tables as lazy_tables
-from dprec.sparsity.rows import row_rules
+from dprec.sparsity.rows import table_strategies
 from dprec.training.callback import Privacy
 from dprec.verify.in_double import InDouble
 from dprec.verify.one_share import BrokenPromise
@@ -145,14 +145,14 @@ def step_without_noise() -> Iterator[None]:
 @contextmanager
 def rows_not_counted() -> Iterator[None]:
     """Of the rows that users move only the even ones are counted."""
-    right = row_rules.batch_rows
+    right = table_strategies.batch_rows
 
     def wrong(*given: Any) -> Any:
         batch = right(*given)
         even = batch.row % 2 == 0
         return replace(batch, user=batch.user[even], row=batch.row[even])
 
-    with mock.patch.object(row_rules, "batch_rows", wrong):
+    with mock.patch.object(table_strategies, "batch_rows", wrong):
         yield
 
 

@@ -24,20 +24,20 @@ from dprec.gradients.clipping import (
 )
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone
-from dprec.sparsity.rows.row_rules import RowRules
+from dprec.sparsity.rows.table_strategies import TableStrategies
 
 Piece = tuple[Any, UserGradients]  # a micro-batch, or a user taken alone, and what its users add
 
 
 @dataclass(frozen=True)
 class ClippedSums:
-    """Clips users' gradients and adds them to `sums`, without the rows that `rules` let nobody change."""
+    """Clips users' gradients and adds them to `sums`, less the rows that `strategies` let nobody change."""
 
     parameters: Mapping[str, nn.Parameter]
     losses: Losses
     sums: dict[str, Tensor | RowSum]
     clipping: Clipping
-    rules: RowRules
+    strategies: TableStrategies
 
     @property
     def dense(self) -> dict[str, Tensor]:
@@ -50,14 +50,14 @@ class ClippedSums:
 
     def gradients(self, part: Any, alone: Alone) -> Iterator[Piece]:
         """Yield a micro-batch and what its users add, or that of each alone where the tape cannot tell them apart."""
-        look = self.rules.look  # then rows are chosen from all micro-batches before any is clipped
-        read = self.rules.read if self.rules.schedules else None
+        look = self.strategies.look  # then rows are chosen from all micro-batches before any is clipped
+        read = self.strategies.read if self.strategies.schedules else None
         return user_gradients(self.parameters, self.losses, part, read=read, alone=alone, unpadded=look)
 
     def before_a_choice(self, parts: Sequence[Any], alone: Alone) -> list[Piece]:
         """Return what the users of all micro-batches add, from which rows are chosen before any is clipped."""
         pieces = [piece for part in parts for piece in self.gradients(part, alone)]
-        return self.rules.split_by_user(pieces, lambda one: next(self.gradients(one, alone))[1], alone)
+        return self.strategies.split_by_user(pieces, lambda one: next(self.gradients(one, alone))[1], alone)
 
     def add_pieces(self, pieces: Iterable[Piece], alone: Alone) -> list[Tensor]:
         """Clip and add users; return their losses."""
@@ -72,7 +72,7 @@ class ClippedSums:
         return add_rest_alone(self.add(own), part, partial(self._again, alone), alone)
 
     def add(self, own: UserGradients) -> ClippedUsers:
-        return clip_and_add(self.sums, self.rules.restricted(own), self.clipping)
+        return clip_and_add(self.sums, self.strategies.restricted(own), self.clipping)
 
     def _again(self, alone: Alone, one: Any) -> ClippedUsers:
         return together([self.add(own) for _, own in self.gradients(one, alone)])

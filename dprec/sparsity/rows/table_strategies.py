@@ -38,11 +38,11 @@ from dprec_kernels.ordering import distinct, is_among, picked
 from dprec_kernels.paths import host_readable
 
 
-class RowRules:
-    """The strategies in their order; the tables that none of them names get dense noise."""
+class TableStrategies:
+    """A run's strategies for embedding tables, in their order; tables that none of them names get dense noise."""
 
     def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
-        self.strategies = list(strategies)
+        self.in_order = list(strategies)
         self._paid: list[float] | None = None  # each strategy's `noise_ratio` when σ was split
         self.tally = Tally()
         self._stepping = False
@@ -61,11 +61,11 @@ class RowRules:
 
     @property
     def choices(self) -> list[RowChoice]:
-        return [strategy for strategy in self.strategies if isinstance(strategy, RowChoice)]
+        return [strategy for strategy in self.in_order if isinstance(strategy, RowChoice)]
 
     @property
     def schedules(self) -> list[NoiseSchedule]:
-        return [strategy for strategy in self.strategies if isinstance(strategy, NoiseSchedule)]
+        return [strategy for strategy in self.in_order if isinstance(strategy, NoiseSchedule)]
 
     @property
     def look(self) -> bool:
@@ -95,7 +95,7 @@ class RowRules:
     @property
     def broken(self) -> str | None:
         """Why the run is not private, if one of the strategies is not."""
-        return next((strategy.broken for strategy in self.strategies if strategy.broken), None)
+        return next((strategy.broken for strategy in self.in_order if strategy.broken), None)
 
     @property
     def gradient_noise(self) -> float:
@@ -103,21 +103,21 @@ class RowRules:
 
         Gaussians with multipliers s₁, s₂, … tell as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
         """
-        paid = map(noise_ratio, self.strategies) if self._paid is None else self._paid
+        paid = map(noise_ratio, self.in_order) if self._paid is None else self._paid
         return math.sqrt(1 + sum(ratio**-2 for ratio in paid))
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:
         return tuple(release for choice in self.choices for release in choice.releases(periods))
 
     def settings(self) -> list[dict[str, Any]]:
-        return [strategy.settings() for strategy in self.strategies]
+        return [strategy.settings() for strategy in self.in_order]
 
     def phrase(self, sigma: float) -> str:
         """What the guarantee's sentence says of the strategies."""
-        if not self.strategies:
+        if not self.in_order:
             return ""
         own = sigma * self.gradient_noise
-        told = "; ".join(strategy.phrase(own * noise_ratio(strategy)) for strategy in self.strategies)
+        told = "; ".join(strategy.phrase(own * noise_ratio(strategy)) for strategy in self.in_order)
         return f" ({told}; the gradients' own noise multiplier is {own:.6g})"
 
     def begin(
@@ -127,8 +127,8 @@ class RowRules:
         tables, self._module, self._rounding = tables_of(module, trained), module, step_noise.rounding
         self._ranks = step_noise.source.ranks
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
-        self._paid = [noise_ratio(strategy) for strategy in self.strategies]
-        for strategy in self.strategies:
+        self._paid = [noise_ratio(strategy) for strategy in self.in_order]
+        for strategy in self.in_order:
             refuse_unfit(strategy)
             mine = named(tables, strategy.tables, strategy.least_rows)
             if not mine:
@@ -227,10 +227,10 @@ class RowRules:
             schedule.settle()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        return [strategy.state_dict() for strategy in self.strategies]
+        return [strategy.state_dict() for strategy in self.in_order]
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
-        for strategy, state in zip(self.strategies, states, strict=True):
+        for strategy, state in zip(self.in_order, states, strict=True):
             strategy.load_state_dict(state)
 
     def read(self, reads: Mapping[str, Tensor | None]) -> None:
@@ -272,7 +272,7 @@ class RowRules:
         if self.look:
             refuse_changed(self._module, self._declared, declared_rows(self._module, self._tables))
         self._touched = set()
-        refuse_repriced(self.strategies, self._paid or ())
+        refuse_repriced(self.in_order, self._paid or ())
         for choice in self.choices:
             space = choice.space
             among = self._among(space)
