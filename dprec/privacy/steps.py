@@ -51,7 +51,10 @@ class TrainingTarget:
 
 
 class PrivateSteps:
-    """Takes the steps of a run. Each is `draw`, then `gradient`, then `finish`, then the optimizer's own.
+    """Takes the steps of a run: in each, `draw`, then `gradient`, then the optimizer's own.
+
+    `before_update` and `after_update` run within the optimizer's step, by hooks (`dprec.training.step_order`): the
+    first right before it changes any weight, the second right after.
 
     Of the run's `total` steps, `taken` were taken before it was resumed. `ranks` are the processes that take them
     together.
@@ -179,7 +182,7 @@ class PrivateSteps:
     def _alone(self, part: Any, place: int) -> Any:
         return self._loading.alone(part, place, self._drawn.users)
 
-    def finish(self) -> None:
+    def before_update(self) -> None:
         """Update tables that have a noise schedule, and let the optimizer step by the private gradient alone."""
         optimizer = self.trained.optimizer
         self._refuse_hooks_and_low_precision()
@@ -198,7 +201,7 @@ class PrivateSteps:
         """End the processes that this one has forked: no step is left, or the run stops."""
         self._gradient.cores.close()
 
-    def agree(self) -> None:
+    def after_update(self) -> None:
         """Stop all processes unless their models are the same, except for tables whose rows owe noise."""
         if self._ranks.size > 1:
             looked = [p for p in trained_parameters(self.trained.module).values() if id(p) not in self._owing]

@@ -102,7 +102,7 @@ class AutomaticStep:
     def begin(self, steps: PrivateSteps) -> None:
         """Take the steps of this run from now on."""
         self._steps = steps
-        self._order = StepOrder(steps.trained.optimizer, steps.finish, steps.agree, by_closure=True)
+        self._order = StepOrder(steps.trained.optimizer, steps.before_update, steps.after_update, by_closure=True)
 
     def leave(self) -> None:
         """Undo this: Lightning calls the module itself again, and the optimizer takes any gradient."""

@@ -113,7 +113,7 @@ class Training:
         self._batches: Any = loader.batch_sampler
         run.plan(self._batches, total)
         self._steps: PrivateSteps | None = None  # from the first step on
-        self._order = StepOrder(trained.optimizer, self._release, self._moved)
+        self._order = StepOrder(trained.optimizer, self._before_update, self._after_update)
         self._after = quick_state(held(trained.module))
         self._written: dict[str, None] = {}  # what was set within `public`
         self._model: str | None = None  # the identity of the model that a resumed run left
@@ -288,11 +288,11 @@ class Training:
         """Return the ids of tables that pay noise as they are read."""
         return [id(table) for table in self.run.strategies.owing.values()]
 
-    def _release(self) -> None:
-        cast(PrivateSteps, self._steps).finish()
+    def _before_update(self) -> None:
+        cast(PrivateSteps, self._steps).before_update()
 
-    def _moved(self) -> None:
-        cast(PrivateSteps, self._steps).agree()
+    def _after_update(self) -> None:
+        cast(PrivateSteps, self._steps).after_update()
         self._after = self._look()
 
 

@@ -26,23 +26,23 @@ class StepOrder:
 
     Args:
         optimizer: takes the steps.
-        release: is called before the optimizer moves anything.
-        moved: is called after.
+        before_update: is called in the optimizer's step, right before it changes any weight.
+        after_update: is called in it, right after.
         by_closure: whether the optimizer's closure makes the gradient, as in Lightning's automatic optimization.
     """
 
     def __init__(
         self,
         optimizer: Optimizer,
-        release: Callable[[], None],
-        moved: Callable[[], None],
+        before_update: Callable[[], None],
+        after_update: Callable[[], None],
         by_closure: bool = False,
     ) -> None:
         self.phase: Phase = "idle"
         self.left: list[Any] | None = None  # the batch last drawn
         self._lost = ""  # the error that ended a draw
         self._optimizer: Any = optimizer
-        self._release, self._moved, self._by_closure = release, moved, by_closure
+        self._before_update, self._after_update, self._by_closure = before_update, after_update, by_closure
         self._gradients: FilledGradients | None = None
         self._depth = 0  # of optimizers' steps within steps
         for handle in getattr(optimizer, "_dprec_hooks", ()):  # a training before this one, which is over
@@ -146,7 +146,7 @@ class StepOrder:
                 "Lightning or training.step(batch) call it"
             )
         self._gradients.refuse_changed()
-        self._release()
+        self._before_update()
         self.phase = "stepping"
 
     @contextmanager
@@ -162,7 +162,7 @@ class StepOrder:
         self._depth -= 1
         if self._depth == 0:
             self.phase, self._gradients = "idle", None
-            self._moved()
+            self._after_update()
 
 
 # Between private steps: the gradient stays as it was made, and nothing but the optimizer moves the weights.
