@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,12 +170,11 @@ class PrivateSteps:
             refuse_model(self.trained.module)
             self.check.restart()
 
-    def gradient(self, parameters: Mapping[str, nn.Parameter], losses: Losses, batch: Sequence[Any]) -> float | None:
+    def gradient(self, batch: Sequence[Any]) -> float | None:
         """Fill `.grad` with the private gradient of the batch that was drawn; return its mean loss."""
         self._loading.refuse_other(batch)
-        known = self._losses  # a bound method is another object each time that it is asked for
-        own = known if losses in (known, known.__wrapped__) else UserLosses(self.trained.module, losses)
-        loss = self._gradient(parameters, own, batch, self._alone, self.run.charge_step)
+        parameters = trained_parameters(self.trained.module)
+        loss = self._gradient(parameters, self._losses, batch, self._alone, self.run.charge_step)
         self.run.uneven |= self.check.uneven
         return loss
 

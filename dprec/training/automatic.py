@@ -130,7 +130,7 @@ class AutomaticStep:
         parameters = trained_parameters(self._module)
         self.losses.log_once(batch)
         with self._trainer.precision_plugin.train_step_context():
-            loss = steps.gradient(parameters, self.losses, batch)
+            loss = steps.gradient(batch)
         if loss is not None and self.losses.by_losses:
             self._module.log("loss_not_private", loss, prog_bar=True, batch_size=1)
         order.filled(FilledGradients(parameters))

@@ -183,7 +183,7 @@ class Training:
         device = _device_of(self.trained.module).type
         self.run.coarse |= torch.is_autocast_enabled(device)
         parameters = trained_parameters(self.trained.module)
-        loss = steps.gradient(parameters, self.trained.losses, batch)
+        loss = steps.gradient(batch)
         self._order.filled(FilledGradients(parameters))
         return loss
 
