@@ -57,7 +57,7 @@ class AllCores(OneCore):
         self._others: list[Worker] = []
         self._like: Any = None  # what the module was like when they were forked
         self._forks = 0
-        self._alone = False  # from here on
+        self._single_process = False  # from here on
 
     def __reduce__(self) -> Any:
         return OneCore, ()  # a copy of a model trains by itself
@@ -80,7 +80,7 @@ class AllCores(OneCore):
 
     def _is_fit(self, clipped: ClippedSums, parts: Sequence[Any]) -> bool:
         """Whether it is worth while to deal a step, and others would find the same."""
-        if self._alone or sum(map(numbers_of, parts)) < SMALLEST_STEP or torch.is_autocast_enabled("cpu"):
+        if self._single_process or sum(map(numbers_of, parts)) < SMALLEST_STEP or torch.is_autocast_enabled("cpu"):
             return False
         return computes_anywhere(self._module, clipped.losses)
 
@@ -91,7 +91,7 @@ class AllCores(OneCore):
             return True
         self.close()
         if not self._forks and draws(clipped.losses, parts[0]):
-            self._alone = True
+            self._single_process = True
             return False
         if self._forks == FORKS:
             return self._give_up("others did not answer, or the model's attributes changed, three times")
@@ -106,7 +106,7 @@ class AllCores(OneCore):
         return True
 
     def _give_up(self, why: str) -> bool:
-        self._alone = True
+        self._single_process = True
         warnings.warn(f"one process adds up the users of a step from here on, since {why}", stacklevel=2)
         return False
 
