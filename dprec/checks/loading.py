@@ -39,7 +39,7 @@ class Loading:
         self._loader, self.transfer = loader, transfer
         self.streams = Streams([*holders, self.dataset, self._collate])
         self._held: tuple[Any, list[tuple[int, int]]] | None = None
-        self._alone: dict[Any, Any] | None = None  # the batches of the step's users alone, by their numbers
+        self._single_batches: dict[Any, Any] | None = None  # the batches of the step's users alone, by their numbers
 
     def __len__(self) -> int:
         users: int = self.sampler.users
@@ -108,9 +108,9 @@ class Loading:
         own = select_alone(part, place)
         if selects(part):
             return own
-        if self._alone is None:
-            self._alone = {_numbers(made[0]): made[0] for made in (self.of([user]) for user in users) if made}
-        if (there := self._alone.get(_numbers(own))) is not None:
+        if self._single_batches is None:
+            self._single_batches = {_numbers(made[0]): made[0] for made in (self.of([user]) for user in users) if made}
+        if (there := self._single_batches.get(_numbers(own))) is not None:
             return there
         kind = type(getattr(part, "content", part)).__name__
         raise UserError(
@@ -134,7 +134,7 @@ class Loading:
 
     def hold(self, batch: list[Any]) -> None:
         """Remember this batch, which was checked: it must not change before its gradient is taken."""
-        self._held, self._alone = (batch, _versions(batch)), None
+        self._held, self._single_batches = (batch, _versions(batch)), None
 
     def refuse_other(self, batch: Any) -> None:
         """Refuse a batch that is not the one held, or was changed since."""

@@ -74,7 +74,7 @@ class SelfCheck(StepCheck):
     def restart(self) -> None:
         """Check the next steps like the first ones, for example after parts of a model went to training mode."""
         self._early = STEPS  # checks left of the first ones, each with several users
-        self._alone = FIRST  # users with a gradient left to look at alone in these
+        self._users_left = FIRST  # users with a gradient left to look at alone in these
 
     def begin(self, step: Step) -> None:
         self.time.start()
@@ -155,10 +155,10 @@ class SelfCheck(StepCheck):
         self.checked += 1
         before = Unchanged(self._module)
         company, users = self._company(step.parts)
-        judge, left, meet = Judge(engine, company), max(1, self._alone), max(map(len, company)) > 1
+        judge, left, meet = Judge(engine, company), max(1, self._users_left), max(map(len, company)) > 1
         self._refuse_kept(judge, users[0], before)
         self._refuse_all_lost(judge, company)
-        if self._alone > 0:
+        if self._users_left > 0:
             users.sort(key=judge.knows)  # first those whom others have changed
         if meet and not self._compared:
             self._compared, self.uneven = True, not all(map(judge.is_even, users[:FIRST]))
@@ -167,11 +167,11 @@ class SelfCheck(StepCheck):
             if found is not None and self._again(engine, company, alone, exact) and not self._drawn.at_random(READINGS):
                 raise found
             told = 0 < norm(exact) < LARGEST  # who has no gradient tells little
-            left, self._alone = left - told, self._alone - (told and meet)
+            left, self._users_left = left - told, self._users_left - (told and meet)
             if left <= 0:
                 break
         if meet and self._early:
-            self._early -= self._early > 1 or self._alone <= 0
+            self._early -= self._early > 1 or self._users_left <= 0
 
     def _refuse_kept(self, judge: Judge, alone: Any, before: Unchanged) -> None:
         """Refuse losses that keep something of the users they are given, in the model or anywhere else."""
@@ -194,12 +194,12 @@ class SelfCheck(StepCheck):
         draw = random.Random(secrets.randbits(128))
         if self._drawn.users and not self._drawn.random:
             some = draw.sample(list(self._drawn.users), min(FEW, len(self._drawn.users)))
-            alone = {user: self._drawn.parts([user]) for user in some[: FEW if self._alone > 0 else TRIES]}
+            alone = {user: self._drawn.parts([user]) for user in some[: FEW if self._users_left > 0 else TRIES]}
             for made in alone.values():
                 if sum(map(len, made)) != 1:
                     raise BrokenPromise(f"the data gives {sum(map(len, made))} rows for a user: give one row each")
             ordered = list(alone)
-            if self._alone > 0:
+            if self._users_left > 0:
                 ordered.sort(key=lambda user: sum(tensor.numel() for tensor in batch_tensors(alone[user])))
                 ordered = [*ordered[:1], *ordered[:0:-1]]
             return self._drawn.parts(some), [alone[user][0] for user in ordered]
