@@ -166,8 +166,8 @@ class SelfCheck(StepCheck):
             found, exact = judge.problem(alone), judge.exact
             if found is not None and self._again(engine, company, alone, exact) and not self._drawn.at_random(READINGS):
                 raise found
-            told = 0 < norm(exact) < LARGEST  # who has no gradient tells little
-            left, self._users_left = left - told, self._users_left - (told and meet)
+            has_gradient = 0 < norm(exact) < LARGEST  # others show little
+            left, self._users_left = left - has_gradient, self._users_left - (has_gradient and meet)
             if left <= 0:
                 break
         if meet and self._early:
