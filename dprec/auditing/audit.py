@@ -132,7 +132,7 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
     delta = report["delta"] or 1 / batches.users
     there = audited_delta(delta, experiment.data.canaries.coins)
     ledger = spent(experiment, checkpoint)
-    sigma = 0.0 if privacy is None else report["noise_multiplier"] * privacy.strategies.gradient_noise
+    sigma = 0.0 if privacy is None else report["noise_multiplier"] * privacy.strategies.gradient_noise_factor
     norm = PUSH if privacy is None else privacy.clipping.max_norm
     seen = checkpoint["state_dict"][f"{PREFIX}seen"].double().numpy()[: report["steps"]]  # (T, m)
     seen = seen * batches.expected_batch / norm

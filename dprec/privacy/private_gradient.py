@@ -90,7 +90,7 @@ class PrivateGradient:
                 self.strategies.choose(())
                 seen = self.cores.add(clipped, parts, alone)
             self.check.sums(sums)
-        std = self.step_noise.std(self.clipping.max_norm, self.strategies.gradient_noise)
+        std = self.step_noise.std(self.clipping.max_norm, self.strategies.gradient_noise_factor)
         expected = self.step_noise.expected_batch
         ranks.sum_all_(self._whole)
         for total in self._tables.values():

@@ -179,7 +179,7 @@ def show_plan(plan: Mapping[str, Any], console: Console) -> None:
 def _share_by_noise(privacy: Privacy) -> float | None:
     """The share of rows that nobody reads and that get noise in a step, by the last AdaFEST of a run."""
     found = [strategy for strategy in privacy.strategies.in_order if isinstance(strategy, AdaFEST)]
-    own = privacy.sigma * privacy.strategies.gradient_noise
+    own = privacy.sigma * privacy.strategies.gradient_noise_factor
     return found[-1].share_by_noise(own * found[-1].noise_ratio) if found else None
 
 

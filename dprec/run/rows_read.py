@@ -60,7 +60,9 @@ def what_eana_reveals(privacy: Privacy | None, model: Any, data: Any) -> dict[st
     kept = np.setdiff1d(np.arange(space.size), space.padding.cpu().numpy())
     _, user = np.unique(user, return_inverse=True)
     own = np.searchsorted(kept, row)
-    return revealed(user, own, widths(space)[kept], privacy.sigma * privacy.strategies.gradient_noise, privacy.delta)
+    return revealed(
+        user, own, widths(space)[kept], privacy.sigma * privacy.strategies.gradient_noise_factor, privacy.delta
+    )
 
 
 def rows_with_noise(privacy: Privacy, model: Any, data: Any, steps: int) -> dict[str, float] | None:
@@ -71,7 +73,7 @@ def rows_with_noise(privacy: Privacy, model: Any, data: Any, steps: int) -> dict
     strategies = privacy.strategies.in_order
     if len(strategies) != 1 or not isinstance(ada := strategies[0], AdaFEST):
         return None
-    batches, own = data.batches, privacy.sigma * privacy.strategies.gradient_noise
+    batches, own = data.batches, privacy.sigma * privacy.strategies.gradient_noise_factor
     space, user, row = rows_read(ada, model, data, batches.rate)
     sums = np.zeros(space.size)
     shares = np.minimum(1, ada.max_contribution / np.sqrt(np.maximum(1, np.bincount(user))))

@@ -127,7 +127,7 @@ def own_multiplier(trainer: Any) -> float:
     """Return the noise multiplier of gradients alone, beside that of choices of rows."""
     privacy = next(each for each in trainer.callbacks if isinstance(each, Privacy))
     gradient = privacy._steps._gradient
-    return float(gradient.step_noise.multiplier * gradient.strategies.gradient_noise)
+    return float(gradient.step_noise.multiplier * gradient.strategies.gradient_noise_factor)
 
 
 def dense_law(rates: list[tuple[float, float, float]], std: float) -> tuple[np.ndarray, np.ndarray]:

@@ -98,8 +98,8 @@ class TableStrategies:
         return next((strategy.broken for strategy in self.in_order if strategy.broken), None)
 
     @property
-    def gradient_noise(self) -> float:
-        """The noise multiplier of gradients, per noise multiplier of the whole step, choices included.
+    def gradient_noise_factor(self) -> float:
+        """By how much gradients' noise multiplier exceeds the whole step's: a factor, 1 or more, for choices of rows.
 
         Gaussians with multipliers s₁, s₂, … tell as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
         """
@@ -116,7 +116,7 @@ class TableStrategies:
         """What the guarantee's sentence says of the strategies."""
         if not self.in_order:
             return ""
-        own = sigma * self.gradient_noise
+        own = sigma * self.gradient_noise_factor
         told = "; ".join(strategy.phrase(own * noise_ratio(strategy)) for strategy in self.in_order)
         return f" ({told}; the gradients' own noise multiplier is {own:.6g})"
 
@@ -139,7 +139,7 @@ class TableStrategies:
                 )
             for table in mine:
                 self._over.setdefault(table.name, []).append(strategy)
-            own = self.gradient_noise
+            own = self.gradient_noise_factor
             choice = step_noise.multiplier * own * noise_ratio(strategy) if looks(strategy) else 0.0
             std = step_noise.std(max_norm / step_noise.expected_batch, own)
             strategy.begin(RowSpace(mine), choice, std, step_noise.source)
