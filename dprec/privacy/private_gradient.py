@@ -97,7 +97,7 @@ class PrivateGradient:
             total.gather_(ranks)
         self.strategies.merge(self._tables)
         self.check.noising(sums)
-        rows = {name: self.strategies.rows_to_noise(name, total) for name, total in self._tables.items()}
+        rows = {name: self.strategies.released_rows(name, total) for name, total in self._tables.items()}
         noisy = [values for name, (_, values) in rows.items() if self.strategies.noised_now(name)]
         self.step_noise.source.add_all_([*self._whole, *noisy], std)
         if self._padding:

@@ -340,8 +340,8 @@ class TableStrategies:
         self.tally.add(0, 0, merge_together(mine, {name: self._tables[name].padding for name in mine}, wanted))
         self._whole = {name for name in wanted if mine[name].held}
 
-    def rows_to_noise(self, name: str, total: RowSum) -> tuple[Tensor, Tensor]:
-        """Return the rows of a sum that are released, and their values, without their noise."""
+    def released_rows(self, name: str, total: RowSum) -> tuple[Tensor, Tensor]:
+        """Return a sum's rows that are released, now or later by a schedule, and their values, without their noise."""
         table = self._tables[name]
         without_padding, chosen = total.held, self._chosen[name]
         rows, values = total.pop_merged()
