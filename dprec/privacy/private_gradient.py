@@ -82,7 +82,7 @@ class PrivateGradient:
             charge()
             for parameter in parameters.values():
                 parameter.grad = None
-            if self.strategies.look:
+            if self.strategies.choice_needs_batch:
                 pieces = clipped.before_a_choice(parts, alone)
                 self.strategies.choose([own for _, own in pieces])
                 seen = clipped.add_pieces(pieces, alone)

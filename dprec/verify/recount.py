@@ -71,8 +71,8 @@ class Recounting(ClippedSums):
     same_draws: bool  # whether random numbers are the same for all sums, and dropout is left out
 
     def gradients(self, part: Any, alone: Alone) -> Iterator[Piece]:
-        look, within = self.strategies.look, self._drawn if self.same_draws else nullcontext
-        return user_gradients(self.parameters, self.losses, part, None, within, alone, unpadded=look)
+        needs_batch, within = self.strategies.choice_needs_batch, self._drawn if self.same_draws else nullcontext
+        return user_gradients(self.parameters, self.losses, part, None, within, alone, unpadded=needs_batch)
 
     def add(self, own: UserGradients) -> ClippedUsers:
         self.strategies.refuse_whole(own)
@@ -103,7 +103,7 @@ def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_dra
     given = engine.parameters, engine.losses, dict[str, Tensor | RowSum](), engine.clipping, engine.strategies
     clipped = Recounting(*given, engine.streams, found, chosen, same_draws)
     pieces: Iterable[Piece] = (piece for part in parts for piece in clipped.gradients(part, alone))
-    if engine.strategies.look:  # all, before anybody is taken alone: dropout is drawn in this order
+    if engine.strategies.choice_needs_batch:  # all, before anybody is taken alone: dropout is drawn in this order
         pieces = clipped.before_a_choice(parts, alone)
     for one, own in pieces:
         _count(found, engine.strategies.counted(own))

@@ -19,7 +19,7 @@ from dprec.sparsity.rows.tables import Table
 from dprec_kernels.ordering import distinct, is_among
 
 
-def looks(strategy: Strategy) -> bool:
+def needs_batch(strategy: Strategy) -> bool:
     """Whether it chooses by what the batch looks up, which it then pays for in every step."""
     return noise_ratio(strategy) < math.inf
 
@@ -59,7 +59,7 @@ def chosen_rows(
     ranks: Ranks,
 ) -> Tensor | Touched | None:
     """Return the rows that may change: what is chosen, and what is declared to change in every step."""
-    batch = batch_rows(choice.space, recorded, among, declared, rounding, ranks) if looks(choice) else None
+    batch = batch_rows(choice.space, recorded, among, declared, rounding, ranks) if needs_batch(choice) else None
     chosen: Any = choice.choose(cast(BatchRows, _Unpaid(choice)) if batch is None else batch, among)
     if chosen is TOUCHED:
         _refuse_private(choice)

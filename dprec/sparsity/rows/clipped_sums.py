@@ -50,9 +50,9 @@ class ClippedSums:
 
     def gradients(self, part: Any, alone: Alone) -> Iterator[Piece]:
         """Yield a micro-batch and what its users add, or that of each alone where the tape cannot tell them apart."""
-        look = self.strategies.look  # then rows are chosen from all micro-batches before any is clipped
+        needs_batch = self.strategies.choice_needs_batch  # rows are chosen from all micro-batches before any is clipped
         read = self.strategies.read if self.strategies.schedules else None
-        return user_gradients(self.parameters, self.losses, part, read=read, alone=alone, unpadded=look)
+        return user_gradients(self.parameters, self.losses, part, read=read, alone=alone, unpadded=needs_batch)
 
     def before_a_choice(self, parts: Sequence[Any], alone: Alone) -> list[Piece]:
         """Return what the users of all micro-batches add, from which rows are chosen before any is clipped."""

@@ -25,7 +25,7 @@ from dprec.sparsity.rows.batch_rows import batch_rows, only, split_by_user, unmo
 from dprec.sparsity.rows.choosing import (
     chosen_rows,
     declared_rows,
-    looks,
+    needs_batch,
     noise_ratio,
     refuse_changed,
     refuse_repriced,
@@ -68,9 +68,9 @@ class TableStrategies:
         return [strategy for strategy in self.in_order if isinstance(strategy, NoiseSchedule)]
 
     @property
-    def look(self) -> bool:
+    def choice_needs_batch(self) -> bool:
         """Whether rows are chosen by what the batch looks up."""
-        return any(map(looks, self.choices))
+        return any(map(needs_batch, self.choices))
 
     @property
     def defer(self) -> bool:
@@ -140,7 +140,7 @@ class TableStrategies:
             for table in mine:
                 self._over.setdefault(table.name, []).append(strategy)
             own = self.gradient_noise_factor
-            choice = step_noise.multiplier * own * noise_ratio(strategy) if looks(strategy) else 0.0
+            choice = step_noise.multiplier * own * noise_ratio(strategy) if needs_batch(strategy) else 0.0
             std = step_noise.std(max_norm / step_noise.expected_batch, own)
             strategy.begin(RowSpace(mine), choice, std, step_noise.source)
             if isinstance(strategy, NoiseSchedule):
@@ -243,7 +243,7 @@ class TableStrategies:
     def step(self) -> Iterator[None]:
         """A step. Within it, rows get the noise that they owe as the tape announces look-ups, batch by batch."""
         self._stepping = True
-        self._declared = declared_rows(self._module, self._tables) if self.look else {}
+        self._declared = declared_rows(self._module, self._tables) if self.choice_needs_batch else {}
         try:
             yield
         finally:
@@ -262,14 +262,14 @@ class TableStrategies:
 
     def _unmoved(self, recorded: UserGradients) -> Tensor:
         """Return who reads a row, of which users are counted, without a gradient there."""
-        each = [unmoved(s.space, recorded, self._declared) for s in self.choices if looks(s)]
+        each = [unmoved(s.space, recorded, self._declared) for s in self.choices if needs_batch(s)]
         return torch.stack(each).any(0)
 
     def choose(self, recorded: Sequence[UserGradients]) -> None:
         """Fix which rows may change in this step, by the users of all processes."""
         self._chosen, self._noised = dict.fromkeys(self._over), {}
         self.tally.steps += 1
-        if self.look:
+        if self.choice_needs_batch:
             refuse_changed(self._module, self._declared, declared_rows(self._module, self._tables))
         self._touched = set()
         refuse_repriced(self.in_order, self._paid or ())
@@ -287,15 +287,15 @@ class TableStrategies:
                 self._touched.update(space.tables)
 
     def counted(self, recorded: UserGradients) -> list[tuple[Tensor, Tensor]]:
-        """Return what each strategy that looks is told of these users: the rows of each, and those that all have."""
-        each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.choices if looks(s)]
+        """Return, for each strategy that needs the batch, the rows of each of these users, and those that all have."""
+        each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.choices if needs_batch(s)]
         return [(batch.row, batch.shared) for batch in each]
 
     def moved(self, gradient: Mapping[str, Tensor]) -> list[Tensor]:
-        """Return, for each strategy that looks, the rows where this gradient of its tables is not zero, but padding."""
+        """Return, for each strategy that needs the batch, its rows where this gradient is not zero, without padding."""
         found = []
         for choice in self.choices:
-            if looks(choice):
+            if needs_batch(choice):
                 space, rows = choice.space, [choice.space.no_rows]
                 for name in space.tables:
                     if name in gradient:
