@@ -168,7 +168,7 @@ class MicroBatches:
         return [rows.tolist() for rows, _ in groups]
 
 
-def moved(part: Any, device: torch.device) -> Any:
+def to_device(part: Any, device: torch.device) -> Any:
     """Return a micro-batch on this device."""
     if isinstance(part, Rows):
         return Rows(tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, part.content))

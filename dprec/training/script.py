@@ -29,7 +29,7 @@ from dprec.errors import UserError, meant, refuse_other_kinds
 from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, TrainingTarget
-from dprec.training.loaders import OfContent, moved, private_loader
+from dprec.training.loaders import OfContent, private_loader, to_device
 from dprec.training.refusals import refuse_asking, refuse_losses, refuse_optimizer
 from dprec.training.step_order import FilledGradients, StepOrder, identity, refuse_written
 
@@ -244,7 +244,7 @@ class Training:
                 self.loader,
                 self.run.sampling.unit,
                 [module, losses],
-                lambda batch: [moved(part, device) for part in batch] if isinstance(batch, list) else batch,
+                lambda batch: [to_device(part, device) for part in batch] if isinstance(batch, list) else batch,
             )
             ranks = group_of(device)
             if ranks.size == 1 and int(os.environ.get("WORLD_SIZE") or 1) > 1:
