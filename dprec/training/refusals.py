@@ -119,15 +119,15 @@ def refuse_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
             "another optimizer"
         )
     trained = {id(p): name for name, p in trained_parameters(model).items()}
-    moved = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    optimized = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     if not trained:
         raise UserError(f"{type(model).__name__} has no parameter that requires a gradient, so nothing is trained")
-    if other := moved - trained.keys():
+    if other := optimized - trained.keys():
         raise UserError(
             f"the optimizer moves {len(other)} parameters that are not the model's: train a module that holds all "
             "that is trained"
         )
-    if still := [name for key, name in trained.items() if key not in moved]:
+    if still := [name for key, name in trained.items() if key not in optimized]:
         raise UserError(
             f"'{still[0]}' requires a gradient, and the optimizer does not move it: set its requires_grad to False, or "
             "give it to the optimizer"

@@ -267,10 +267,9 @@ class Judge:
 
     def _of_counts(self, own: Recount, company: Recount) -> UserError | None:
         """Return an error if rows that a user moves are not counted, or are counted otherwise among others."""
-        for moved, mine, every in zip(
-            self.engine.strategies.moved(self.exact), own.counted, company.counted, strict=True
-        ):
-            missed = ~(is_among(moved, mine.rows.unique()) | is_among(moved, mine.alike))
+        changed = self.engine.strategies.rows_with_gradient(self.exact)
+        for rows, mine, every in zip(changed, own.counted, company.counted, strict=True):
+            missed = ~(is_among(rows, mine.rows.unique()) | is_among(rows, mine.alike))
             if bool(missed.any()):
                 return BrokenPromise(
                     f"{int(missed.sum())} rows of a table that a user moves are not counted when rows are chosen"

@@ -178,8 +178,8 @@ class SelfCheck(StepCheck):
         first = judge.of(alone)  # the tape's refusals come first
         judge.together  # noqa: B018  others come
         before.refuse()
-        moved = norm(less(judge.recount([alone]).total, first.total))
-        if moved > SAME * self._clipping.max_norm:
+        difference = norm(less(judge.recount([alone]).total, first.total))
+        if difference > SAME * self._clipping.max_norm:
             raise MixedUsers(
                 "losses(batch) gives one user another gradient after others: it keeps something of them; keep nothing "
                 "between batches"

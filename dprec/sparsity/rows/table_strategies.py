@@ -184,9 +184,9 @@ class TableStrategies:
     def update(self, optimizer: Optimizer) -> None:
         """Take the steps of tables that have a schedule, whose gradients the optimizer then does not see."""
         scheduled = {id(table.parameter): (schedule, table) for schedule in self.schedules for table in schedule.space}
-        moved = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         for key, (_, table) in scheduled.items():
-            if key not in moved:
+            if key not in optimized:
                 raise UserError(f"table '{table.name}' is in no group of the optimizer any more: leave it there")
         for group in optimizer.param_groups if scheduled else ():
             rates = rates_of(group)
@@ -291,7 +291,7 @@ class TableStrategies:
         each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.choices if needs_batch(s)]
         return [(batch.row, batch.shared) for batch in each]
 
-    def moved(self, gradient: Mapping[str, Tensor]) -> list[Tensor]:
+    def rows_with_gradient(self, gradient: Mapping[str, Tensor]) -> list[Tensor]:
         """Return, for each strategy that needs the batch, its rows where this gradient is not zero, without padding."""
         found = []
         for choice in self.choices:
