@@ -51,7 +51,7 @@ class LookUp(Contribution):
         """Return the ids (n,) that this user reads."""
 
     @abstractmethod
-    def moved(self, besides: Tensor) -> tuple[Tensor, Tensor]:
+    def reads_with_gradient(self, besides: Tensor) -> tuple[Tensor, Tensor]:
         """Return the users and the rows of the reads that have a gradient.
 
         It must be finite, since what is not makes even padding's not finite. Of rows that all users read alike, those
@@ -60,7 +60,7 @@ class LookUp(Contribution):
 
     @abstractmethod
     def read(self, users: Tensor, besides: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all that these users read, ascending, as `moved` does, whether it has a gradient or not."""
+        """Return all that these users read, ascending, like `reads_with_gradient`, with a gradient or without."""
 
     @abstractmethod
     def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
@@ -125,7 +125,7 @@ class Rows(LookUp):
             largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=2)
         return ((largest > 0) & (largest < torch.inf)).expand(self.ids.shape)
 
-    def moved(self, besides: Tensor) -> tuple[Tensor, Tensor]:
+    def reads_with_gradient(self, besides: Tensor) -> tuple[Tensor, Tensor]:
         moved = self.with_gradient()
         return moved.nonzero()[:, 0], self.ids[moved]
 
@@ -236,7 +236,7 @@ class SharedRows(OfProducts, LookUp):
     def ids_of(self, user: slice) -> Tensor:
         return self.ids.flatten()
 
-    def moved(self, besides: Tensor) -> tuple[Tensor, Tensor]:
+    def reads_with_gradient(self, besides: Tensor) -> tuple[Tensor, Tensor]:
         use = self.only(self.ids[~is_among(self.ids, besides)].unique())
         if not len(use.ids):
             return use.ids, use.ids

@@ -60,8 +60,8 @@ def batch_rows(
         for name in space.tables:
             for use in _look_ups((part.told if told and part.told is not None else part.contributions).get(name, ())):
                 besides = (alike - space.start(name)).to(use.ids.device)
-                if not _known_to_be_all(part.unpadded):  # who is unpadded counts for all they read, moved or not
-                    user, ids = (each.to(space.device) for each in use.moved(besides))
+                if not _known_to_be_all(part.unpadded):  # who is unpadded counts for all they read
+                    user, ids = (each.to(space.device) for each in use.reads_with_gradient(besides))
                     pairs.append((user + users) * space.size + space.flat(name, ids))
                 if part.unpadded is not None:
                     unpadded = part.unpadded.to(use.ids.device).nonzero().flatten()
@@ -174,12 +174,12 @@ def unmoved(space: RowSpace, recorded: UserGradients, declared: Mapping[str, Ten
         pairs: list[list[Tensor]] = [[space.no_rows], [space.no_rows]]
         for use in uses:
             own = besides.to(use.ids.device)
-            for place, each in enumerate((use.read(everybody.to(own.device), own), use.moved(own))):
+            for place, each in enumerate((use.read(everybody.to(own.device), own), use.reads_with_gradient(own))):
                 user, ids = (part.to(space.device) for part in each)
                 there = ~is_among(ids, besides)
                 pairs[place].append(user[there] * space.size + space.flat(name, ids[there]))
-        read, moved = (user * space.size + row for user, row in (real_pairs(space, torch.cat(each)) for each in pairs))
-        found[read[~is_among(read, moved)] // space.size] = True
+        read, some = (user * space.size + row for user, row in (real_pairs(space, torch.cat(each)) for each in pairs))
+        found[read[~is_among(read, some)] // space.size] = True
     return found
 
 
@@ -247,9 +247,9 @@ def tell(tables: Iterable[str], recorded: UserGradients, somebody: Tensor | None
     if not own or len(own) < len(uses) or host_readable(recorded.losses):
         everybody = torch.ones_like(recorded.losses, dtype=torch.bool) if somebody is None else somebody
         return None, everybody
-    ids, (moved, finite) = torch.cat([use.ids for use in own], 1).long(), _gradients(own)
+    ids, (nonzero, finite) = torch.cat([use.ids for use in own], 1).long(), _gradients(own)
     of_users = [each.unsqueeze(1) for each in (finite, somebody) if each is not None]
-    sent = torch.cat([ids * 2 + moved, *of_users], 1).cpu()  # the one wait
+    sent = torch.cat([ids * 2 + nonzero, *of_users], 1).cpu()  # the one wait
     *told, users = sent.split([*(use.ids.shape[1] for use in own), len(of_users)], 1)
     recorded.told = {}
     for (name, _), each in zip(uses, told, strict=True):
@@ -267,5 +267,5 @@ def _gradients(uses: Sequence[Rows]) -> tuple[Tensor, Tensor]:
             1, of_columns(range(len(uses)), widths, side_by_side.device), side_by_side.square()
         )  # of float32, which float64 can neither be too small nor too large for
         return (squares > 0) & (squares < torch.inf), (squares.sqrt().float() < torch.inf).all(1)
-    moved = torch.cat([use.with_gradient() for use in uses], 1)
-    return moved, torch.stack([use.terms() for use in uses]).isfinite().all(0)
+    nonzero = torch.cat([use.with_gradient() for use in uses], 1)
+    return nonzero, torch.stack([use.terms() for use in uses]).isfinite().all(0)
