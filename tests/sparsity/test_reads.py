@@ -114,8 +114,9 @@ def test_who_moves_nothing_at_an_id_that_is_read_twice_is_still_counted_there() 
 
     for items in ([1, 1], [2, 1, 1], [2, 2]):
         batch = SequenceBatch(torch.tensor(items).unsqueeze(1), torch.tensor(items).unsqueeze(1))
-        assert rows.unmoved(space, again(batch)).tolist()[: len(items)] == [item == 1 for item in items]
-        pieces = rows.split_by_user(space.tables, [(batch, again(batch))], again, unmoved=partial(rows.unmoved, space))
+        assert rows.without_gradient(space, again(batch)).tolist()[: len(items)] == [item == 1 for item in items]
+        without = partial(rows.without_gradient, space)
+        pieces = rows.split_by_user(space.tables, [(batch, again(batch))], again, without_gradient=without)
         seen = batch_rows(space, [own for _, own in pieces], None)
         assert [seen.row[seen.user == user].tolist() for user in range(len(items))] == [[3, 5]] * len(items)
 

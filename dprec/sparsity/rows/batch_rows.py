@@ -94,12 +94,12 @@ def split_by_user(
     pieces: Sequence[tuple[Any, UserGradients]],
     again: Callable[[Any], UserGradients],
     alone: Alone = select_alone,
-    unmoved: Callable[[UserGradients], Tensor] = lambda recorded: recorded.losses.new_zeros(recorded.rows) != 0,
+    without_gradient: Callable[[UserGradients], Tensor] = lambda own: own.losses.new_zeros(own.rows) != 0,
 ) -> list[tuple[Any, UserGradients]]:
     """Take users out of their micro-batch whose gradient of these tables is not finite there, and record each alone.
 
     As `add_rest_alone` does for the sum: others' padding may be what broke it, and what counts for a user must not
-    depend on others. The same for users who read rows `unmoved`, if others' padding is in what they read.
+    depend on others. The same for users who read rows `without_gradient`, if others' padding is in what they read.
     """
     every_table, retaken = list(tables), []
     for part, own in pieces:
@@ -111,7 +111,7 @@ def split_by_user(
         if broken is None:
             broken = ~torch.stack([use.terms() for use in _look_ups(uses)]).isfinite().all(0)
         broken[own.real :] = False  # who only fills up the batch is nobody
-        own.unpadded, trimmed = unmoved(own) & ~broken & somebody, {}
+        own.unpadded, trimmed = without_gradient(own) & ~broken & somebody, {}
         for user in own.unpadded.nonzero().flatten().tolist():
             one = alone(part, user)
             if _shapes(one) != _shapes(part):
@@ -161,7 +161,7 @@ def _warn_of_padding(table: str) -> None:
     )
 
 
-def unmoved(space: RowSpace, recorded: UserGradients, declared: Mapping[str, Tensor] | None = None) -> Tensor:
+def without_gradient(space: RowSpace, recorded: UserGradients, declared: Mapping[str, Tensor] | None = None) -> Tensor:
     """Return (B,) who reads a row of the space, neither padding nor declared, without a gradient there."""
     space = space if recorded.told is None else space.on(torch.device("cpu"))
     everybody = torch.arange(recorded.rows, device=space.device)
@@ -178,8 +178,8 @@ def unmoved(space: RowSpace, recorded: UserGradients, declared: Mapping[str, Ten
                 user, ids = (part.to(space.device) for part in each)
                 there = ~is_among(ids, besides)
                 pairs[place].append(user[there] * space.size + space.flat(name, ids[there]))
-        read, some = (user * space.size + row for user, row in (real_pairs(space, torch.cat(each)) for each in pairs))
-        found[read[~is_among(read, some)] // space.size] = True
+        read, nonzero = (u * space.size + row for u, row in (real_pairs(space, torch.cat(each)) for each in pairs))
+        found[read[~is_among(read, nonzero)] // space.size] = True
     return found
 
 

@@ -21,7 +21,7 @@ from dprec.gradients.contributions.look_ups import Rows, as_look_ups, only_toget
 from dprec.gradients.row_sum import RowSum, merge_together
 from dprec.gradients.uses.batches import Alone, select_alone
 from dprec.noise.step_noise import StepNoise
-from dprec.sparsity.rows.batch_rows import batch_rows, only, split_by_user, unmoved
+from dprec.sparsity.rows.batch_rows import batch_rows, only, split_by_user, without_gradient
 from dprec.sparsity.rows.choosing import (
     chosen_rows,
     declared_rows,
@@ -258,11 +258,11 @@ class TableStrategies:
         """Record users one by one, before rows are chosen, if a micro-batch does not show which rows each reads."""
         for _, recorded in pieces:
             self.refuse_whole(recorded)
-        return split_by_user(self._over, pieces, again, alone, self._unmoved)
+        return split_by_user(self._over, pieces, again, alone, self._without_gradient)
 
-    def _unmoved(self, recorded: UserGradients) -> Tensor:
+    def _without_gradient(self, recorded: UserGradients) -> Tensor:
         """Return who reads a row, of which users are counted, without a gradient there."""
-        each = [unmoved(s.space, recorded, self._declared) for s in self.choices if needs_batch(s)]
+        each = [without_gradient(s.space, recorded, self._declared) for s in self.choices if needs_batch(s)]
         return torch.stack(each).any(0)
 
     def choose(self, recorded: Sequence[UserGradients]) -> None:
