@@ -103,7 +103,7 @@ class PrivateSteps:
         run.coarse |= any(p.dtype in LOW for p in module.parameters())
         step_noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
         strategies.begin(module, parameters, step_noise, run.clipping.max_norm)
-        refuse_shared_memory(module, strategies.owing)
+        refuse_shared_memory(module, strategies.tables_owing_noise)
         if run.steps == 0:
             before = Unchanged(module)
             strategies.learn(None, self._losses, parameters, loading, sums, len(sampling.periods))
@@ -120,7 +120,7 @@ class PrivateSteps:
         self.last = run.steps + allowed  # the step after which the budget is spent
         self.terms = Terms(sums, std, self.last)
         self._names = parameters.keys()
-        self._owing = set(map(id, strategies.owing.values()))
+        self._owing = set(map(id, strategies.tables_owing_noise.values()))
         self._modes: list[bool] = []  # which parts were in training mode when the model was last checked
 
     def _some_of_data(self) -> list[int]:

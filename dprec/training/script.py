@@ -286,7 +286,7 @@ class Training:
 
     def _owing(self) -> list[int]:
         """Return the ids of tables that pay noise as they are read."""
-        return [id(table) for table in self.run.strategies.owing.values()]
+        return [id(table) for table in self.run.strategies.tables_owing_noise.values()]
 
     def _before_update(self) -> None:
         cast(PrivateSteps, self._steps).before_update()

@@ -69,12 +69,12 @@ class LateNoise:
 
     def read(self, name: str, rows: Tensor) -> None:
         """Compare those of these rows that are followed: they were just read, so they owe nothing."""
-        if name in self._followed and name in self._strategies.owing:
+        if name in self._followed and name in self._strategies.tables_owing_noise:
             self._compare(name, rows)
 
     def follow(self, name: str, read: Tensor, std: float) -> None:
         """Follow some rows of a table, of those read where rows owe: noise in a step has this standard deviation."""
-        table, owes = self._tables[name], name in self._strategies.owing
+        table, owes = self._tables[name], name in self._strategies.tables_owing_noise
         width, device = table.parameter.shape[1:].numel(), read.device
         rows = self._watch.some(len(read) if owes else table.rows, width, device)
         rows = read[rows] if owes else rows

@@ -78,7 +78,7 @@ class TableStrategies:
         return any(schedule.owes for schedule in self.schedules)
 
     @property
-    def owing(self) -> dict[str, nn.Parameter]:
+    def tables_owing_noise(self) -> dict[str, nn.Parameter]:
         """The tables whose rows owe noise and get it when read, so that reading writes to them; none before `begin`."""
         return {name: self._tables[name].parameter for name in self._owing}
 
