@@ -282,7 +282,7 @@ class Training:
             refuse_written(self._after, self._look())
 
     def _look(self) -> State:
-        return {**quick_state(held(self.trained.module, self._owing())), **self.run.strategies.written}
+        return {**quick_state(held(self.trained.module, self._owing())), **self.run.strategies.table_versions}
 
     def _owing(self) -> list[int]:
         """Return the ids of tables that pay noise as they are read."""

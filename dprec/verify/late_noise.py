@@ -37,7 +37,7 @@ class Followed:
     values: Tensor  # (n, *rest) float64
     std: float  # of the noise in each entry of a step's gradient
     variance: float = 0.0  # of all noise that a row should have had since
-    written: object = None  # what the strategy told, after the last step, of what others wrote to the table
+    version: object = None  # what the strategy told, after the last step, of what others wrote to the table
 
     def step(self, gradient: Tensor, rates: Rates) -> None:
         """Take a step of SGD with a gradient that has no noise yet, as a sparse tensor."""
@@ -64,8 +64,8 @@ class LateNoise:
     def begin(self) -> None:
         """Follow no table on that was written to since the last step."""
         if self._followed:
-            written = self._strategies.written
-            self._followed = {n: each for n, each in self._followed.items() if each.written == written.get(n)}
+            versions = self._strategies.table_versions
+            self._followed = {n: each for n, each in self._followed.items() if each.version == versions.get(n)}
 
     def read(self, name: str, rows: Tensor) -> None:
         """Compare those of these rows that are followed: they were just read, so they owe nothing."""
@@ -93,10 +93,10 @@ class LateNoise:
 
     def stepped(self) -> None:
         """Compare what has its noise by now; from now on nobody but a strategy should write to what has not."""
-        written = self._strategies.written if self._followed else {}
+        versions = self._strategies.table_versions if self._followed else {}
         for name, followed in list(self._followed.items()):
-            if name in written:
-                followed.written = written[name]
+            if name in versions:
+                followed.version = versions[name]
             else:
                 self._compare(name, followed.rows)
 

@@ -83,7 +83,7 @@ class TableStrategies:
         return {name: self._tables[name].parameter for name in self._owing}
 
     @property
-    def written(self) -> dict[str, object]:
+    def table_versions(self) -> dict[str, object]:
         """Return, for each table whose rows owe noise, something that changes if other code writes to it."""
         return {name: schedule.written(name) for name, schedule in self._owing.items()}
 
