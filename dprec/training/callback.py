@@ -91,7 +91,7 @@ class Privacy(PrivateRun, Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         refuse_switches(switches_of(trainer))
         refuse_lacking(pl_module, trainer.precision)
-        if self.strategies.defer:
+        if self.strategies.owe_noise:
             refuse_averaging(trainer)
         refuse_module(trainer, pl_module)
         automatic: Any = self._automatic

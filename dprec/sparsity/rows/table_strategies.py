@@ -73,7 +73,7 @@ class TableStrategies:
         return any(map(needs_batch, self.choices))
 
     @property
-    def defer(self) -> bool:
+    def owe_noise(self) -> bool:
         """Whether rows owe noise between steps: then the weights in memory are not yet private."""
         return any(schedule.owes for schedule in self.schedules)
 
@@ -172,7 +172,7 @@ class TableStrategies:
         """Give rows all noise that they owe before the module's tables are looked up or copied outside of a step."""
         for schedule in self.schedules:
             schedule.bind(optimizer, step)
-        if not self.defer or self._guarded is module:
+        if not self.owe_noise or self._guarded is module:
             return
         self._guarded = module
         guard(module, [t.parameter for t in self._tables.values()], self.settle, lambda: self._stepping)
