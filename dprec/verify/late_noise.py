@@ -37,7 +37,7 @@ class Followed:
     values: Tensor  # (n, *rest) float64
     std: float  # of the noise in each entry of a step's gradient
     variance: float = 0.0  # of all noise that a row should have had since
-    version: object = None  # what the strategy told, after the last step, of what others wrote to the table
+    version: object = None  # of the table, after the last step: another if others wrote to it
 
     def step(self, gradient: Tensor, rates: Rates) -> None:
         """Take a step of SGD with a gradient that has no noise yet, as a sparse tensor."""
@@ -85,11 +85,11 @@ class LateNoise:
         """Take the coming step with all rows that are followed, by the gradients that are `held` for tables."""
         for name in list(self._followed):
             parameter = self._tables[name].parameter
-            told = rates(optimizer, parameter)
-            if told is None or name not in held:
+            group_rates = rates(optimizer, parameter)
+            if group_rates is None or name not in held:
                 del self._followed[name]
             else:
-                self._followed[name].step(held[name].coalesce(), self._strategies.taken_at(name, told))
+                self._followed[name].step(held[name].coalesce(), self._strategies.taken_at(name, group_rates))
 
     def stepped(self) -> None:
         """Compare what has its noise by now; from now on nobody but a strategy should write to what has not."""
