@@ -21,7 +21,7 @@ from dprec.gradients.parameters import trained_parameters
 from dprec.gradients.uses.batches import before_filling
 from dprec.lightning import beside
 from dprec.privacy.steps import PrivateSteps
-from dprec.training.loaders import Rows
+from dprec.training.loaders import WrappedBatch
 from dprec.training.refusals import refuse_hooks
 from dprec.training.step_order import FilledGradients, StepOrder
 
@@ -70,7 +70,7 @@ class OwnLosses:
         return losses
 
     def _asked(self, part: Any) -> Any:
-        content = part.content if isinstance(part, Rows) else part
+        content = part.content if isinstance(part, WrappedBatch) else part
         return self._step(content, *((self._number,) if self._numbered else ()))
 
     def _each(self, returned: Any) -> Tensor:

@@ -85,10 +85,10 @@ FIXED = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "gene
 
 
 @dataclass
-class Rows:
+class WrappedBatch:
     """A micro-batch that has no length of its own: a tuple, list or mapping of tensors with a row for each user.
 
-    >>> part = Rows((torch.zeros(3, 2), torch.ones(3)))
+    >>> part = WrappedBatch((torch.zeros(3, 2), torch.ones(3)))
     >>> len(part)
     3
     """
@@ -123,7 +123,7 @@ class OfContent:
         self.__wrapped__ = losses
 
     def __call__(self, part: Any) -> Tensor:
-        return self.__wrapped__(part.content if isinstance(part, Rows) else part)
+        return self.__wrapped__(part.content if isinstance(part, WrappedBatch) else part)
 
 
 class MicroBatches:
@@ -170,8 +170,8 @@ class MicroBatches:
 
 def to_device(part: Any, device: torch.device) -> Any:
     """Return a micro-batch on this device."""
-    if isinstance(part, Rows):
-        return Rows(tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, part.content))
+    if isinstance(part, WrappedBatch):
+        return WrappedBatch(tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, part.content))
     return part.to(device) if hasattr(part, "to") else part
 
 
@@ -186,7 +186,7 @@ def _counted(batch: Any) -> Any:
             f"collate_fn returns a {type(batch).__name__} without tensors: return a tensor with one row per user, or "
             "a tuple, list, mapping or dataclass of such"
         )
-    return Rows(batch)
+    return WrappedBatch(batch)
 
 
 def _length(item: Any) -> int:
