@@ -259,8 +259,9 @@ class Training:
         return self._steps
 
     def _pass(self, steps: PrivateSteps) -> Iterator[list[Any]]:
-        if self._order.phase == "drawn" and self._order.left is not None:  # by a loop that ended: the same draw again
-            yield self._order.left
+        pending = self._order.pending_batch
+        if self._order.phase == "drawn" and pending is not None:  # by a loop that ended: the same draw again
+            yield pending
         self._order.refuse_skipped()
         self._batches.step = self.run.steps  # a loader may have drawn ahead of what was trained on
         batches: Iterator[Any] | None = None

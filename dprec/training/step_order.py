@@ -39,7 +39,7 @@ class StepOrder:
         by_closure: bool = False,
     ) -> None:
         self.phase: Phase = "idle"
-        self.left: list[Any] | None = None  # the batch last drawn
+        self.pending_batch: list[Any] | None = None  # the batch last drawn
         self._lost = ""  # the error that ended a draw
         self._optimizer: Any = optimizer
         self._before_update, self._after_update, self._by_closure = before_update, after_update, by_closure
@@ -69,7 +69,7 @@ class StepOrder:
 
     def drawn(self, batch: list[Any]) -> None:
         """Note that a batch was drawn."""
-        self.phase, self.left = "drawn", batch
+        self.phase, self.pending_batch = "drawn", batch
 
     def filling(self) -> None:
         """Note that the gradient is about to be made; refuse it if no batch is waiting for one."""
