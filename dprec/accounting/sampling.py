@@ -23,7 +23,7 @@ class Sampler(Protocol):
     users: int
     expected_batch: int
     unit: str  # what a "user" is: "user" or "record"
-    telling: bool  # whether draws are kept until `served` is asked for them
+    keep_draws: bool  # whether draws are kept until `served` is asked for them
 
     @property
     def rate(self) -> float: ...
@@ -32,7 +32,7 @@ class Sampler(Protocol):
     def seeded(self) -> bool: ...
 
     def served(self) -> tuple[int, Sequence[int]] | None:
-        """Return the step and the users of the batch that training is about to get, once for each batch."""
+        """Return a kept draw, each once and in order: step and users of the batch that training is about to get."""
 
 
 @dataclass(frozen=True)

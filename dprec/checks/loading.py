@@ -35,7 +35,7 @@ class Loading:
         self.unit = unit
         self._collate: Callable[[Any], Any] = loader.collate_fn
         self.sampler = loader.batch_sampler
-        self.sampler.telling = True
+        self.sampler.keep_draws = True
         self._loader, self.transfer = loader, transfer
         self.streams = Streams([*holders, self.dataset, self._collate])
         self._held: tuple[Any, list[tuple[int, int]]] | None = None

@@ -34,7 +34,7 @@ class UserBatches(Sampler[list[int]]):
     protects as a whole what the sampler draws as a whole.
 
     >>> batches = PoissonBatches(users=1000, expected_batch=50)
-    >>> batches.telling = True
+    >>> batches.keep_draws = True
     >>> ahead = iter(batches)
     >>> drawn = [next(ahead), next(ahead)]  # as a loader's workers do
     >>> [batches.served().users for _ in drawn] == drawn, batches.served()
@@ -42,7 +42,7 @@ class UserBatches(Sampler[list[int]]):
     """
 
     kind: ClassVar[str]
-    telling = False  # whether a caller asks `served` for every batch; then draws are kept until it does
+    keep_draws = False  # until `served` is asked for them, which a caller then does for every batch
 
     def __init__(self, users: int, expected_batch: int, seed: int | None = None, unit: str = "user") -> None:
         if users < 1:
@@ -84,7 +84,7 @@ class UserBatches(Sampler[list[int]]):
         self._drawn.clear()
         for _ in range(len(self)):
             users = self.draw(self.step).tolist()
-            if self.telling:
+            if self.keep_draws:
                 self._drawn.append(Draw(self.step, list(users)))  # a loader may change its batch
             self.step += 1
             yield users
