@@ -34,7 +34,7 @@ from dprec.privacy.periods import Periods
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.user_losses import UserLosses
-from dprec.verify.drawn import Drawn
+from dprec.verify.drawn_users import DrawnUsers
 from dprec.verify.self_check import SelfCheck
 
 LOOKED_AT = 1024  # users whose rows all processes compare before the first step
@@ -109,7 +109,7 @@ class PrivateSteps:
             strategies.learn(None, self._losses, parameters, loading, sums, len(sampling.periods))
             before.refuse()
         strategies.guard(module, trained.optimizer, run.steps)
-        self._drawn = Drawn(loading.of, loading.streams)
+        self._drawn = DrawnUsers(loading.of, loading.streams)
         self.check = SelfCheck(run.verify, module, parameters, run.clipping, strategies, self._drawn)
         cores = OneCore() if ranks.size > 1 or strategies.in_order else cores_for(module)
         padding = padding_rows(module)

@@ -8,5 +8,5 @@ one_share     what a user adds, alone and among others: by in_double, which is t
 recount       the engine's sum for some users, done again
 noise_watch   whether noise has come, and as much as promised; late_noise for tables that get it after the gradient
 spare_time    which steps are checked
-drawn         the users of the step, and batches of some of them
+drawn_users   the users of the step, and batches of some of them
 """

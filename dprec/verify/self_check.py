@@ -28,7 +28,7 @@ from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import batch_tensors, select_users
 from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec.sparsity.rows.tables import tables_of
-from dprec.verify.drawn import READINGS, Drawn
+from dprec.verify.drawn_users import READINGS, DrawnUsers
 from dprec.verify.late_noise import LateNoise
 from dprec.verify.noise_watch import NoiseWatch
 from dprec.verify.one_share import BrokenPromise, Judge
@@ -55,7 +55,7 @@ class SelfCheck(StepCheck):
         trained: Mapping[str, nn.Parameter],
         clipping: Clipping,
         strategies: TableStrategies,
-        drawn: Drawn,
+        drawn: DrawnUsers,
     ) -> None:
         self.time = SpareTime(share)
         self._module, self._clipping, self._strategies, self._drawn = module, clipping, strategies, drawn

@@ -18,7 +18,7 @@ from dprec.noise.gaussian import GaussianNoise
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity.rows.table_strategies import TableStrategies
-from dprec.verify.drawn import Drawn
+from dprec.verify.drawn_users import DrawnUsers
 from dprec.verify.self_check import SelfCheck
 from dprec.verify.step_check import Step
 
@@ -62,7 +62,7 @@ class Steps:
         self.parameters = trained_parameters(model)
         self.sampler = PoissonBatches(len(people), expected)
         self.people = people
-        self.drawn = Drawn(people.__getitems__, Streams([model, people]))
+        self.drawn = DrawnUsers(people.__getitems__, Streams([model, people]))
         step_noise = StepNoise(GaussianNoise(), sigma, expected)
         self.strategies = TableStrategies(sparsity)
         self.strategies.begin(model, self.parameters, step_noise, self.clipping.max_norm)

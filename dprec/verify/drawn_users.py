@@ -11,7 +11,7 @@ from dprec.checks.loading import alike
 READINGS = 64  # times the same users are read again, before a difference is not put down to random data
 
 
-class Drawn:
+class DrawnUsers:
     """The users of the current step. `made` makes micro-batches of any users, `streams` are what it may draw from."""
 
     def __init__(self, made: Callable[[Sequence[int]], list[Any]], streams: Streams) -> None:
