@@ -151,7 +151,7 @@ class Loading:
             self._held = None
 
 
-def alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
+def same_numbers(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two lists of micro-batches hold the same numbers, up to rounding; NaN equals NaN."""
     own, others = ([t for part in parts for t in batch_tensors(part)] for parts in (one, other))
     return len(own) == len(others) and all(_equal(a, b) for a, b in zip(own, others, strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dprec.checks.entropy import Streams
-from dprec.checks.loading import alike
+from dprec.checks.loading import same_numbers
 
 READINGS = 64  # times the same users are read again, before a difference is not put down to random data
 
@@ -34,5 +34,5 @@ class DrawnUsers:
             first = [] if self.random else self._made(self.users)
             for _ in range(0 if self.random else readings):
                 self.streams.reseed()
-                self.random = self.random or not alike(first, self._made(self.users))
+                self.random = self.random or not same_numbers(first, self._made(self.users))
         return self.random

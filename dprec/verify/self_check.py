@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dprec.checks.loading import alike
+from dprec.checks.loading import same_numbers
 from dprec.checks.perturbed import perturbed_weights
 from dprec.checks.state import Unchanged
 from dprec.errors import MixedUsers, UserError
@@ -141,7 +141,7 @@ class SelfCheck(StepCheck):
             raise BrokenPromise(f"of {len(users)} users that the sampler drew some are the same")
         if rows != len(users):
             raise BrokenPromise(f"the sampler drew {len(users)} users and the batch has {rows} rows: give one row each")
-        if not users or self._drawn.at_random() or alike(self._drawn.parts(users), step.parts):
+        if not users or self._drawn.at_random() or same_numbers(self._drawn.parts(users), step.parts):
             return
         if not self._drawn.at_random(READINGS):
             raise BrokenPromise(
