@@ -269,11 +269,11 @@ class Judge:
         """Return an error if rows that a user moves are not counted, or are counted otherwise among others."""
         changed = self.engine.strategies.rows_with_gradient(self.exact)
         for rows, mine, every in zip(changed, own.counted, company.counted, strict=True):
-            missed = ~(is_among(rows, mine.rows.unique()) | is_among(rows, mine.alike))
+            missed = ~(is_among(rows, mine.rows.unique()) | is_among(rows, mine.shared))
             if bool(missed.any()):
                 return BrokenPromise(
                     f"{int(missed.sum())} rows of a table that a user moves are not counted when rows are chosen"
                 )
-            if not (torch.equal(mine.alike, every.alike) and bool(is_among(mine.rows, every.rows.unique()).all())):
+            if not (torch.equal(mine.shared, every.shared) and bool(is_among(mine.rows, every.rows.unique()).all())):
                 return BrokenPromise("which rows of a table a user is counted in depends on who else is in the batch")
         return None

@@ -40,10 +40,10 @@ class Engine:
 
 @dataclass
 class Counted:
-    """What strategies that look at batches were told: the rows of all users, and those that change anyway."""
+    """What strategies that need the batch choose by: the rows of all users, and those that change anyway."""
 
     rows: Tensor  # ascending, each as often as users move it
-    alike: Tensor  # ascending
+    shared: Tensor  # rows that all users have, ascending
 
 
 @dataclass
@@ -163,4 +163,4 @@ def _count(found: Recount, more: Sequence[tuple[Tensor, Tensor]]) -> None:
             continue
         before = found.counted[place]
         together = torch.cat([before.rows, rows]).sort()[0]
-        found.counted[place] = Counted(together, distinct(torch.cat([before.alike, shared])))
+        found.counted[place] = Counted(together, distinct(torch.cat([before.shared, shared])))
