@@ -104,7 +104,7 @@ class Judge:
             self._own[id(alone)] = self.recount([alone])
         return self._own[id(alone)]
 
-    def knows(self, alone: Any) -> bool:
+    def has_same_loss(self, alone: Any) -> bool:
         """Whether a user of the company has this user's loss."""
         own = float(self._plain(alone).losses.detach().sum())
         losses = [float(loss) for plain in self._among for loss in plain.losses.detach()]
@@ -239,9 +239,9 @@ class Judge:
             for row, other in enumerate(plain.losses.detach())
         ]
         each.sort(key=lambda one: one[0])
-        alike = [one for one in each if one[0] <= SAME_LOSS * (1 + abs(loss))] or each[:1]  # whose loss is the same
+        same_loss = [one for one in each if one[0] <= SAME_LOSS * (1 + abs(loss))] or each[:1]  # whose loss is the same
         least, worst = float("inf"), ""
-        for _, plain, row in alike:
+        for _, plain, row in same_loss:
             apart = squares(less(plain.of(row), self.exact))
             off = sum(apart.values()) ** 0.5 / max(size, SMALLEST if self._double else ROUGH)
             if off <= TOUCHING or not off < float("inf"):  # the engine has found a number alone, or refused it
@@ -258,8 +258,8 @@ class Judge:
         (loss, _, scale), every = own.measured()[0], company.measured()
         if self._coarse or company.by_user or loss.isnan():
             return None
-        alike = every[(every[:, 0] - loss).abs() <= SAME_ENGINE_LOSS * (1 + loss.abs())]
-        more = ((alike[:, 2] - scale) * norm(self.exact) / self.engine.clipping.max_norm).tolist()
+        same_loss = every[(every[:, 0] - loss).abs() <= SAME_ENGINE_LOSS * (1 + loss.abs())]
+        more = ((same_loss[:, 2] - scale) * norm(self.exact) / self.engine.clipping.max_norm).tolist()
         least = min(more, key=abs, default=0.0)
         if abs(least) <= LARGER:
             return None

@@ -159,7 +159,7 @@ class SelfCheck(StepCheck):
         self._refuse_kept(judge, users[0], before)
         self._refuse_all_lost(judge, company)
         if self._users_left > 0:
-            users.sort(key=judge.knows)  # first those whom others have changed
+            users.sort(key=judge.has_same_loss)  # first those whom others have changed
         if meet and not self._compared:
             self._compared, self.uneven = True, not all(map(judge.is_even, users[:FIRST]))
         for alone in users[:TRIES]:
