@@ -5,7 +5,7 @@ process that trains forks others, one for each thread more. They compute what it
 clipped gradients, added up, without noise. Noise, ledger, checks and the optimizer stay with the first process.
 
     anywhere    which losses another process finds, too
-    dealing     who computes which users
+    shares      who computes which users
     processes   the other processes, and the memory that they share with the first
 """
 
@@ -23,14 +23,14 @@ from torch import Tensor, nn
 
 from dprec.gradients.uses.batches import Alone
 from dprec.privacy.cores.anywhere import computes_anywhere, draws, likeness
-from dprec.privacy.cores.dealing import dealt, numbers_of
 from dprec.privacy.cores.processes import SharedTensors, Worker
+from dprec.privacy.cores.shares import balanced_shares, numbers_of
 from dprec.sparsity.rows.clipped_sums import ClippedSums
 from dprec_kernels.processor import one_thread
 
 MOST_PROCESSES = 8
 LARGEST_MODEL = 2**25  # numbers: each process adds up 8 bytes for each
-SMALLEST_STEP = 2**12  # numbers of its batch: of fewer, dealing takes as long as adding up
+SMALLEST_STEP = 2**12  # numbers of its batch: of fewer, sharing takes as long as adding up
 FORKS = 3  # times that a run forks; then it goes on with one process
 
 
@@ -79,7 +79,7 @@ class AllCores(OneCore):
         self._others = []
 
     def _is_fit(self, clipped: ClippedSums, parts: Sequence[Any]) -> bool:
-        """Whether it is worth while to deal a step, and others would find the same."""
+        """Whether it is worth while to share a step, and others would find the same."""
         if self._single_process or sum(map(numbers_of, parts)) < SMALLEST_STEP or torch.is_autocast_enabled("cpu"):
             return False
         return computes_anywhere(self._module, clipped.losses)
@@ -111,7 +111,7 @@ class AllCores(OneCore):
         return False
 
     def _add_together(self, clipped: ClippedSums, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
-        *shares, own = dealt(parts, len(self._others) + 1)
+        *shares, own = balanced_shares(parts, len(self._others) + 1)
         self._weights.write()
         for other, share in zip(self._others, shares, strict=True):
             other.give(share)

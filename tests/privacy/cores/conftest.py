@@ -8,15 +8,15 @@ from multiprocessing import active_children
 import pytest
 
 from dprec.privacy import cores as package
-from dprec.privacy.cores import dealing
+from dprec.privacy.cores import shares
 
 
 @pytest.fixture(autouse=True)
 def _three_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(package, "cores", lambda: 3)
     monkeypatch.setattr(package, "SMALLEST_STEP", 0)
-    for name in ("OF_A_BATCH", "OF_THE_REST"):  # so that small batches are dealt, too
-        monkeypatch.setattr(dealing, name, 0)
+    for name in ("OF_A_BATCH", "OF_THE_REST"):  # so that small batches are shared, too
+        monkeypatch.setattr(shares, name, 0)
     yield
     left = active_children()
     for process in left:  # so that one failing test does not fail the next

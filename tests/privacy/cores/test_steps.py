@@ -17,7 +17,7 @@ from dprec.models import Transformer
 from dprec.privacy import cores as package
 from dprec.privacy.cores import FORKS, OneCore
 from dprec.privacy.cores.anywhere import computes_anywhere
-from dprec.privacy.cores.dealing import dealt
+from dprec.privacy.cores.shares import balanced_shares
 from tests.privacy.cores.support import (
     ITEMS,
     LENGTH,
@@ -228,13 +228,13 @@ def test_every_user_is_dealt_once_and_shares_are_alike() -> None:
     for sizes_of_parts in ([7, 4, 1], [1], [2], [40, 30, 20, 10, 5], [100], []):
         parts = batch_of(sizes=sizes_of_parts)
         for several in (1, 2, 3, 8):
-            shares = dealt(parts, several)
+            shares = balanced_shares(parts, several)
             assert len(shares) == several
             rows = sorted(tuple(row[row != 0].tolist()) for share in shares for part in share for row in part.history)
             assert rows == sorted(tuple(row[row != 0].tolist()) for part in parts for row in part.history)
             assert all(len(part) for share in shares for part in share)
     many = batch_of(sizes=[4000, 3000, 2000])
-    work = [sum(int((part.history != 0).sum()) for part in share) for share in dealt(many, 3)]
+    work = [sum(int((part.history != 0).sum()) for part in share) for share in balanced_shares(many, 3)]
     assert max(work) < 1.2 * min(work)
 
 

@@ -14,14 +14,14 @@ OF_A_BATCH = 2**9  # numbers of a batch that take as long as what a micro-batch 
 OF_THE_REST = 2**9  # numbers of a batch that take as long as noise and the optimizer's step
 
 
-def dealt(parts: Sequence[Any], number: int) -> list[list[Any]]:
-    """Deal a step's micro-batches to so many processes, the last of which has the rest of the step to do, too.
+def balanced_shares(parts: Sequence[Any], number: int) -> list[list[Any]]:
+    """Share a step's micro-batches among so many processes, the last of which has the rest of the step to do, too.
 
     Each has some with long histories and some with short ones. One micro-batch is cut where a share ends.
 
     >>> from dprec.data import SequenceBatch
     >>> histories = [torch.ones(users, 400, dtype=torch.long) for users in (20, 20, 4)]
-    >>> [[len(part) for part in share] for share in dealt([SequenceBatch(h, h) for h in histories], 2)]
+    >>> [[len(part) for part in share] for share in balanced_shares([SequenceBatch(h, h) for h in histories], 2)]
     [[20, 2], [2, 20]]
     """
     parts = [part for first in range(number) for part in parts[first::number]]
