@@ -15,7 +15,7 @@ from dprec.gradients.contributions.dense import Aligned, Dense
 from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.contributions.outer import Outer
 
-Place: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]  # a view's shape, strides and offset
+ViewSpec: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]  # a view's shape, strides and offset
 Other = TypeVar("Other")  # a sum that has no parts
 
 
@@ -24,7 +24,7 @@ class Part(Contribution):
     """Gradients of a view of a parameter, such as `p[i][j]`, and of no other of its numbers."""
 
     inner: Contribution
-    place: Place
+    place: ViewSpec
 
     def materialise(self, out: Tensor, places: Places) -> None:
         shape, strides, offset = self.place
@@ -44,7 +44,7 @@ class Part(Contribution):
         return self.inner.numbers()
 
 
-def part_of(whole: Tensor, place: Place) -> Tensor:
+def part_of(whole: Tensor, place: ViewSpec) -> Tensor:
     shape, strides, offset = place
     return whole.as_strided(shape, strides, whole.storage_offset() + offset)
 
@@ -74,7 +74,7 @@ def in_parts(
 
 
 @lru_cache(maxsize=1024)
-def are_apart(numbers: int, places: tuple[Place, ...]) -> bool:
+def are_apart(numbers: int, places: tuple[ViewSpec, ...]) -> bool:
     """Whether these places in a parameter of so many numbers have none in common.
 
     >>> are_apart(6, (((3,), (1,), 0), ((3,), (1,), 3))), are_apart(6, (((3,), (1,), 0), ((2, 2), (2, 1), 2)))
