@@ -132,5 +132,5 @@ class FreshWorkers:
     def __call__(self, worker: int) -> None:
         if self._first is not None:
             self._first(worker)
-        told = get_worker_info()
-        Streams([*self._holders, *([] if told is None else [told.dataset])]).reseed()
+        info = get_worker_info()
+        Streams([*self._holders, *([] if info is None else [info.dataset])]).reseed()

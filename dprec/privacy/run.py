@@ -203,7 +203,7 @@ class PrivateRun:
         """Return the one sentence that says what holds, under which assumptions, and what is not covered."""
         if self.strategies.broken:
             return f"not private: {self.strategies.broken}"
-        told = self.strategies.phrase(self.planned.sigma)
+        by_strategies = self.strategies.phrase(self.planned.sigma)
         rounded = (COARSE_GRADIENTS if self.coarse else "") + (UNEVEN_GRADIENTS if self.uneven else "")
         return guarantee(
             self.planned,
@@ -212,7 +212,7 @@ class PrivateRun:
             self.steps,
             self.repeatable,
             assumptions,
-            told,
+            by_strategies,
             rounded,
             self.earlier,
         )
@@ -224,8 +224,8 @@ class PrivateRun:
 
     def promise(self, assumptions: Sequence[str] = ()) -> dict[str, Any]:
         """Return the guarantee in words and in numbers, with the ledger it follows from."""
-        told = {"guarantee": self.guarantee(assumptions), **self.spending, "assumed_public": [*assumptions]}
-        return told | self.chain | self.ledger.state_dict()
+        stated = {"guarantee": self.guarantee(assumptions), **self.spending, "assumed_public": [*assumptions]}
+        return stated | self.chain | self.ledger.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -55,10 +55,10 @@ class UserLosses:
         try:
             losses = self.__wrapped__(batch)
         except Exception as error:
-            told = of_one_user(error, [part for _, part, _ in self._places]) if len(batch) == 1 else None
-            if told is None:
+            clearer = of_one_user(error, [part for _, part, _ in self._places]) if len(batch) == 1 else None
+            if clearer is None:
                 raise
-            raise told from error
+            raise clearer from error
         finally:
             for (path, part, names), old in zip(self._places, before, strict=True):
                 for name in [name for name, value in names.items() if _is_cached(value, old.get(name))]:

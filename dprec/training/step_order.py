@@ -217,10 +217,10 @@ def identity(module: nn.Module) -> str:
     >>> identity(layer) == before
     False
     """
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            told.update(name.encode())
+            digest.update(name.encode())
             flat = parameter.detach().cpu().contiguous().reshape(-1)
-            told.update(flat.view(torch.uint8).numpy().data)
-    return told.hexdigest()
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

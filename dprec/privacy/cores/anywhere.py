@@ -78,12 +78,12 @@ def likeness(module: nn.Module) -> Any:
     own: list[Any] = [getattr(type(module), name, None) for name in ("losses", "encode")]
     for part in _parts(module):
         own.append((id(part), type(part), type(part).forward))
-        own += [(name, told) for name, value in vars(part).items() if (told := _told(value)) is not None]
+        own += [(name, mark) for name, value in vars(part).items() if (mark := _mark(value)) is not None]
     registered = [*module.parameters(), *module.buffers()]
     return own, [(id(tensor), tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in registered]
 
 
-def _told(value: Any) -> Any:
+def _mark(value: Any) -> Any:
     """Return what tells an attribute from another: a number or text, and of a tensor that it was not written to."""
     if isinstance(value, Tensor):
         return id(value), value._version

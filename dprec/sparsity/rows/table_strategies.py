@@ -117,8 +117,8 @@ class TableStrategies:
         if not self.in_order:
             return ""
         own = sigma * self.gradient_noise_factor
-        told = "; ".join(strategy.phrase(own * noise_ratio(strategy)) for strategy in self.in_order)
-        return f" ({told}; the gradients' own noise multiplier is {own:.6g})"
+        phrases = "; ".join(strategy.phrase(own * noise_ratio(strategy)) for strategy in self.in_order)
+        return f" ({phrases}; the gradients' own noise multiplier is {own:.6g})"
 
     def begin(
         self, module: nn.Module, trained: Mapping[str, nn.Parameter], step_noise: StepNoise, max_norm: float
