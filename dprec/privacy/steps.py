@@ -132,7 +132,7 @@ class PrivateSteps:
         some = np.sort(picked.choice(count, min(count, LOOKED_AT), replace=False)).tolist()
         together = min(AT_ONCE, self.run.sampling.expected_batch)
         groups = [some[start : start + together] for start in range(0, len(some), together)]
-        first, again = ([self._told_by(users) for users in groups] for _ in range(2))
+        first, again = ([self._data_fingerprint(users) for users in groups] for _ in range(2))
         self._ranks.refuse_different(
             "cannot compare their data, which differs each time it is read: draw it with torch's, NumPy's or Python's "
             "global generators, or with one that the data set holds",
@@ -140,7 +140,7 @@ class PrivateSteps:
         )
         return first
 
-    def _told_by(self, users: Sequence[int]) -> int:
+    def _data_fingerprint(self, users: Sequence[int]) -> int:
         with SameDraws(streams=self._loading.streams):
             made = [row for part in self._loading.of(users) for row in batch_tensors(part)]
         return fingerprint([pieces(row) for row in made])
