@@ -117,14 +117,12 @@ class BatchRows:
     """
 
     users: int
-    user: Tensor  # (n,) distinct pairs of a user
-    row: Tensor  # (n,) and a row that the user reads, in the strategy's space, none of `shared` and no padding
-    shared: Tensor  # rows that change whoever is drawn, ascending: what the model declares in `shared_rows`
+    user: Tensor
+    row: Tensor
+    shared: Tensor
     summed: Callable[[float], tuple[Tensor, Tensor]]
-    # Given the most that one user may add, over all tables: the rows (m,) of the sum of the users' gradients,
-    # ascending, and the norm of each (m,).
-    rounding: float = 0.0  # how much further than that most one user may move a sum of the step, in parts of it
-    host: BatchRows | None = None  # the same on the host, where it is known there and the tables are on a GPU
+    rounding: float = 0.0
+    host: BatchRows | None = None
 
     def on_host(self) -> BatchRows:
         """Return the same where Python may ask without waiting, if that is known."""
