@@ -99,7 +99,7 @@ class Loading:
         self.check(batch, users)
         return [part for part in batch if len(part)]
 
-    def alone(self, part: Any, place: int, users: Sequence[int]) -> Any:
+    def batch_of_one(self, part: Any, place: int, users: Sequence[int]) -> Any:
         """Return the batch that one user of a micro-batch is alone; these users are in the step.
 
         A row of a batch that has no `select` may be as long as others' histories ask for. So it is taken only if the

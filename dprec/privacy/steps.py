@@ -176,12 +176,12 @@ class PrivateSteps:
         """Fill `.grad` with the private gradient of the batch that was drawn; return its mean loss."""
         self._loading.refuse_other(batch)
         parameters = trained_parameters(self.trained.module)
-        loss = self._gradient(parameters, self._losses, batch, self._alone, self.run.charge_step)
+        loss = self._gradient(parameters, self._losses, batch, self._batch_of_one, self.run.charge_step)
         self.run.uneven |= self.check.uneven
         return loss
 
-    def _alone(self, part: Any, place: int) -> Any:
-        return self._loading.alone(part, place, self._drawn.users)
+    def _batch_of_one(self, part: Any, place: int) -> Any:
+        return self._loading.batch_of_one(part, place, self._drawn.users)
 
     def before_update(self) -> None:
         """Update tables that have a noise schedule, and let the optimizer step by the private gradient alone."""
