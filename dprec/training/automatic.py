@@ -1,8 +1,8 @@
 """Any LightningModule: Lightning's automatic optimization, with the private gradient in place of the loss's.
 
 Lightning calls the optimizer's step with a closure: `training_step`, zero_grad, `backward`, hooks. While a private run
-lasts, the first makes the private gradient from what the module's own returns for each user, `backward` puts it back,
-and after the closure nothing but this gradient may move the model.
+lasts, the first charges the ledger and makes the private gradient, noise included, from what the module's own returns
+for each user. `backward` only puts it back. After the closure nothing but this gradient may move the model.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class AutomaticStep:
         self._begun()[1].refuse_skipped()
 
     def training_step(self, batch: list[Any], *_: Any) -> Tensor:
-        """Make the private gradient; return the users' mean loss, which is not private (0 for an empty batch)."""
+        """Charge the ledger and make the private gradient, noise included; return the mean loss, not private, or 0."""
         steps, order = self._begun()
         order.filling()
         parameters = trained_parameters(self._module)

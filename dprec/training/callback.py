@@ -1,4 +1,8 @@
-"""The Lightning callback that makes a model's training private: Lightning's hooks, handed to a private run."""
+"""The Lightning callback that makes a model's training private: Lightning's hooks, handed to a private run.
+
+The step is in `automatic`. The first lines of `dprec.privacy` list the files of a private run, those of `dprec` where
+to add a model, a strategy or an operation.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Private training from a script of one's own: a loader whose draws are accounted for, and a step.
 
 Nothing here needs Lightning. The steps are those that `Privacy` takes (`dprec.privacy.steps`); what is added is what
-Lightning's loop would have held together: that each batch is stepped once, and by the private gradient.
+Lightning's loop would have held together: that each batch is stepped once, and by the private gradient. The first lines
+of `dprec.privacy` list the files of a private run, those of `dprec` where to add a model, a strategy or an operation.
 """
 
 from __future__ import annotations
