@@ -85,10 +85,10 @@ class PrivateGradient:
             if self.strategies.choice_needs_batch:
                 pieces = clipped.before_a_choice(parts, alone)
                 self.strategies.choose([own for _, own in pieces])
-                seen = clipped.add_pieces(pieces, alone)
+                user_losses = clipped.add_pieces(pieces, alone)
             else:
                 self.strategies.choose(())
-                seen = self.cores.add(clipped, parts, alone)
+                user_losses = self.cores.add(clipped, parts, alone)
             self.check.sums(sums)
         std = self.step_noise.std(self.clipping.max_norm, self.strategies.gradient_noise_factor)
         expected = self.step_noise.expected_batch
@@ -106,7 +106,7 @@ class PrivateGradient:
         self._fill_dense(parameters, expected, std)
         self.check.end()
         self.filled = frozenset(map(id, parameters.values()))
-        return float(torch.cat([own.float() for own in seen]).nanmean()) if seen else None
+        return float(torch.cat([own.float() for own in user_losses]).nanmean()) if user_losses else None
 
     def _fill_rows(
         self,

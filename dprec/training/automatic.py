@@ -124,7 +124,7 @@ class AutomaticStep:
         self._begun()[1].refuse_skipped()
 
     def training_step(self, batch: list[Any], *_: Any) -> Tensor:
-        """Charge the ledger and make the private gradient, noise included; return the mean loss, not private, or 0."""
+        """Charge the ledger, make the private gradient with noise; return the mean loss, not private, or 0."""
         steps, order = self._begun()
         order.filling()
         parameters = trained_parameters(self._module)
