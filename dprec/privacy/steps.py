@@ -114,9 +114,8 @@ class PrivateSteps:
         cores = OneCore() if ranks.size > 1 or strategies.in_order else cores_for(module)
         padding = padding_rows(module)
         self._gradient = PrivateGradient(run.clipping, step_noise, padding, strategies, self.check, cores)
-        std = step_noise.nominal_std(
-            run.clipping.max_norm / step_noise.expected_batch, strategies.gradient_noise_factor
-        )
+        most = run.clipping.max_norm / step_noise.expected_batch  # that one user adds to the gradient
+        std = step_noise.nominal_std(most, strategies.gradient_noise_factor)
         self.last = run.steps + allowed  # the step after which the budget is spent
         self.terms = Terms(sums, std, self.last)
         self._names = parameters.keys()
