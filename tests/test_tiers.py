@@ -16,7 +16,8 @@ from tests.conftest import COLLECTED
 ROOT = Path(__file__).parents[1]
 DEFAULT = "not full and not nightly"  # as pyproject.toml has it
 PACKAGES = {"faiss": "faiss_cpu"}  # of modules with another name
-BY_HAND = {"fastDP"}  # not on the package index: docs/from_fastdp.md has the command
+# Not on the package index, or with pins that would move NumPy: docs/from_fastdp.md and docs/peers.md have the commands.
+BY_HAND = {"fastDP", "opake", "jax_privacy"}
 VALUES = {"-n": "", "--dist": "", "-m": DEFAULT, "--ignore": ""}
 
 
@@ -68,6 +69,7 @@ def test_what_tests_are_skipped_without_is_installed_for_them() -> None:
         needed = {PACKAGES.get(name, name) for name in needed}
         assert needed <= installed | BY_HAND, (file, needed - installed)
     assert "python -m pytest tests/gradients/test_fastdp.py" in (ROOT / "docs/from_fastdp.md").read_text()
+    assert "python -m pytest -m full tests/test_peers.py" in (ROOT / "docs/peers.md").read_text()
 
 
 def test_no_test_is_in_two_tiers(request: pytest.FixtureRequest) -> None:
