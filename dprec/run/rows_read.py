@@ -39,7 +39,8 @@ def rows_read(strategy: Strategy, model: Any, data: Any, rate: float = 1.0) -> P
     """Return what users read of a strategy's tables: all of them, or each with a chance of `rate`."""
     parameters = trained_parameters(model)
     space = RowSpace(named(tables_of(model, parameters), strategy.tables, strategy.least_rows))
-    loading = Loading(data.train_dataloader(), data.unit, [model])
+    device = space.device
+    loading = Loading(data.train_dataloader(), data.unit, [model], lambda batch: [part.to(device) for part in batch])
     drawn = np.flatnonzero(np.random.default_rng(0).random(len(loading)) < rate).tolist()
     parts = list(look_ups(space, UserLosses(model, model.losses), parameters, _Some(loading, drawn)))
     none = np.zeros(0, np.int64)
