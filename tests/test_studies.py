@@ -305,6 +305,12 @@ def reductions(rows: list[dict]) -> bool:
     )
 
 
+def nights_add_up(rows: list[dict]) -> bool:
+    """Of two nights, and as dp-accounting composes them."""
+    theirs = [row["dp_accounting"] for row in rows[::3]]
+    return len(rows) == 6 and [row["epsilon"] for row in rows[::3]] == pytest.approx(theirs, rel=2e-3)
+
+
 RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a study is asked, and what its rows have
     "private_als": (
         ["--epsilons", "5", "--data", "movielens"],
@@ -315,6 +321,7 @@ RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a st
         [],
         lambda rows: len(rows) == 7 and 0 < rows[0]["recall"] <= rows[3]["recall"] and rows[6]["recall"] > 0.9,
     ),
+    "nights": ([], nights_add_up),
     "processes": ([], lambda rows: 0 < rows[1]["cpu_ms_per_step"] < rows[1]["all_cpu_ms_per_step"]),
     "random_allocation": ([], lambda rows: rows[0]["ratio"] == pytest.approx(1, abs=0.03)),
     "sparsity": (
