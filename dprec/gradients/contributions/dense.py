@@ -24,9 +24,6 @@ class Dense(Contribution):
     def materialise(self, out: Tensor, places: Places) -> None:
         out += self.values[places]
 
-    def write(self, out: Tensor, places: Places) -> None:
-        out.copy_(self.values[places])
-
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         add_rows(total, self.values, weight)
 

@@ -108,10 +108,6 @@ class Times(Contribution):
         self.inner.materialise(own, places)
         out.addcmul_(own, self.factors.to(out.dtype))
 
-    def write(self, out: Tensor, places: Places) -> None:
-        self.inner.write(out, places)
-        out.mul_(self.factors)
-
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         own = torch.zeros_like(total)
         self.inner.add_to(own, weight)

@@ -35,11 +35,6 @@ class Pulled(Contribution):
         self.inner.materialise(inner, places)
         out += self._back(inner)
 
-    def write(self, out: Tensor, places: Places) -> None:
-        inner = out.new_empty(out.shape[0], *self.expression.shape)
-        self.inner.write(inner, places)
-        out.copy_(self._back(inner))
-
     def forget(self, lost: Tensor) -> None:
         self.inner.forget(lost)
 
