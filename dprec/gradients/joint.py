@@ -181,4 +181,4 @@ def _measure(uses: Sequence[Contribution], users: int, shape: Size) -> kernels.M
     if every:
         return kernels.Measure(terms, squared)
     length = norms.terms(uses)
-    return kernels.Measure(squared=squared, off=None if length is None else PART * length)
+    return kernels.Measure(squared=squared, off=None if length is None else PART * length.double())
