@@ -360,7 +360,7 @@ def test_gpu_compile(tmp_path: Path) -> None:
 
 
 def test_every_study_has_a_test() -> None:
-    tests = ("test_studies", "test_dpformer_tables")
+    tests = ("test_studies", "test_dpformer_tables", "test_peers")
     text = "".join((ROOT / "tests" / f"{name}.py").read_text() for name in tests)
     held = [*RUNS, *re.findall(r"(?:load|run|spec_from_file_location)\((?:tmp_path, )?\"(\w+)\"", text)]
     assert set(NAMES) - set(held) <= {"weight_errors", "eight_logs"}, "an example says the same, and tables hold it"

@@ -136,7 +136,7 @@ def test_records_are_in_time_order_and_cut_between_moments(tmp_path: Path) -> No
         ({}, {"categories": {}, "numbers": {}}, "name at least one column"),
         ({}, {"numbers": {"clicked": "log"}}, "is what is predicted"),
         ({}, {"days": 21}, "the log has 20 records"),
-        ({}, {"user_column": "user_id", "period_days": 1}, "a person may have records in several periods"),
+        ({}, {"user_column": "user_id", "period_days": 1}, "a user may have records in several periods"),
         ({}, {"user_column": "user_id", "records_per_step": 0}, "data.records_per_step is 0"),
         ({"user_id": [None] * ROWS}, {"user_column": "user_id"}, "no row has a user id"),
         ({}, {"vocabularies": [3]}, "data.vocabularies is for Criteo's logs"),

@@ -115,7 +115,8 @@ def test_a_mistake_is_one_line() -> None:
 def test_the_index_of_the_documents_finds_what_recommend_ranks_first() -> None:
     pytest.importorskip("faiss")
     text = (ROOT / "docs" / "serving.md").read_text()
-    block = textwrap.dedent(text[text.index("    import faiss") : text.index("\n\nWith random vectors")])
+    first = text.index("    import faiss")
+    block = textwrap.dedent(text[first : text.index("\n\n", text.index("index.search", first))])
     ids, draw = [str(n) for n in range(2_000)], np.random.default_rng(0)
     run = Served(Transformer(2_001, dim=8, max_length=4), Catalogue(ids), {})
     histories = [draw.choice(ids, 4).tolist() for _ in range(20)]

@@ -98,7 +98,7 @@ def stand_in(
     """If a dataset is missing, `on_missing` decides: raise an error, or return invented data under another name."""
     if on_missing == "error":
         raise UserError(f"{problem}: {wanted}")
-    consequence = f"this run uses generated {invented}, and its figures say nothing about {dataset}"
+    consequence = f"this run uses generated {invented}: these are not {dataset}'s figures"
     notice = f"STAND-IN DATA: {problem}; {consequence}. To train on {dataset}: {wanted}."
     return Source(invent(), f"{dataset}-stand-in", notice)
 
