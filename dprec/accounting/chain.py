@@ -97,7 +97,7 @@ class Ceiling:
 
     >>> night = Ceiling(epsilon=8, runs=365).share(Ledger(), delta=1e-5)
     >>> round(night, 3)
-    0.32
+    0.293
     """
 
     epsilon: float
