@@ -113,7 +113,7 @@ data sets, at every ε.
 - **Ranking.** Each model ranks all items new to the user; ties count against it. If seen items are ranked, too, most
   figures on MovieLens-1M, except those of the first two models, nearly halve.
 - **Budget.** ε covers all that a run releases, but not the choice of settings. That was made by hand on the same
-  data, as in DPFormer's paper. δ is 1 / users.
+  data. δ is 1 / users.
 - **Models.** *By the histories before items* compares a user's history with the mean history before an item
   (`recipes/*_discriminant.yaml`). *From popularity*: `recipes/*_dpformer_popular.yaml`.
 
@@ -125,8 +125,8 @@ MODELS_DIFFER = """\
 - *In the paper* is DPFormer's paper (Ding et al., 2023), which does not say whether it masks seen items.
 - Since these runs, two rules have changed: which items the first model describes by pair counts, and how DPFormer
   estimates an item's number of users.
-- The Transformer's table is tied; with two tables it ranks worse. Unlike the paper's, GRU and LSTM have a skip
-  connection. Without it, ours rank little better than popularity.
+- The Transformer's table is tied; with two tables it ranks worse.
+- Unlike the paper's, GRU and LSTM have a skip connection. Without it, ours rank little better than popularity.
 - [dpformer.md](dpformer.md) explains the models, [papers.md](papers.md) the differences from the papers.
 """
 
@@ -139,9 +139,9 @@ Median over ε, on one thread of a busy AMD EPYC or Intel Xeon.
 EIGHT = """\
 ## Eight logs
 
-NDCG@10 in % on validation items; seen items are not ranked, empty cells not measured. The last column is the
-geometric mean ratio to popularity. The last four logs are invented. `sequences` is the first model above with
-three more [sums](dpformer.md#models-without-a-trained-item-table). Its settings were chosen on these logs, others' on
+NDCG@10 in % on validation items; seen items are not ranked. The last column is the geometric mean ratio to
+popularity. The last four logs are invented. `sequences` is the first model above with three more
+[sums](dpformer.md#models-without-a-trained-item-table). Its settings were chosen on these logs, others' on
 MovieLens-1M and Games. On `bots` it ranks worse at ε = 5 than 1 (cause unknown).
 
     python docs/studies/eight_logs.py invent logs
@@ -310,10 +310,11 @@ def markdown(heads: Sequence[str], lines: Table) -> str:
     """
     >>> print(markdown(["model", "ε = 5"], [["GRU", "9.06"]]))
     | model | ε = 5 |
-    | --- | --- |
+    |---|---|
     | GRU | 9.06 |
     """
-    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *lines])
+    rows = [f"| {' | '.join(line)} |" for line in [heads, *lines]]
+    return "\n".join([rows[0], "|" + "---|" * len(heads), *rows[1:]])
 
 
 def cost(runs: Sequence[Row]) -> str:

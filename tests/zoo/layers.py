@@ -1,4 +1,4 @@
-"""The layers that Opacus has tests of, with their options and shapes: docs/forms.md has the same list."""
+"""The layers that Opacus has tests of, with their options and shapes: docs/forms.md lists the slow ones."""
 
 from __future__ import annotations
 
