@@ -160,10 +160,10 @@ def in_plain_words(run: Finished) -> str:
     if not run.private:
         return f"This run promises nothing: it is {run.guarantee}."
     epsilon, delta = float(run.metrics["epsilon"]), float(run.metrics["delta"])
-    whose = "person's whole history" if run.metrics.get("unit") == "user" else "record"
+    whose = "user's whole history" if run.metrics.get("unit") == "user" else "record"
     return (
-        f"Whatever anybody concludes from the models of this run is at most {_factor(epsilon)} times as likely with "
-        f"one {whose} in the data as without it, apart from a chance of {round_up(delta)} "
+        f"Any conclusion from the models of this run is at most {_factor(epsilon)} times as likely with one {whose} in "
+        f"the data as without it, or the other way round, except with probability {round_up(delta)} "
         f"(ε = {round_up(epsilon)}, δ = {round_up(delta)})."
     )
 

@@ -123,7 +123,7 @@ def test_a_run_leaves_a_page_that_says_everything(runs: Path, name: str) -> None
             len(re.findall(r"\bease\b", page.words)) == 1 + page.words.count("ease, NOT PRIVATE") > 2
         )  # 1: the recipe
         assert promises == "promise"
-        assert "one person's whole history in the data as without it" in page.words
+        assert "one user's whole history in the data as without it" in page.words
         for part in metrics["guarantee"].split("; assumed public: ")[1].split("; not covered: "):
             for one in part.split("; "):
                 assert one in page.words
