@@ -29,7 +29,7 @@ svg text { fill: var(--quiet); font-size: 12px } .grid { stroke: var(--rule) }
 .line { fill: none; stroke: var(--mark); stroke-width: 2 } .point, .bar { fill: var(--mark) }
 .other { fill: var(--quiet); stroke: var(--quiet); stroke-width: 2 } svg .own { fill: var(--text); font-weight: 600 }
 pre { background: var(--box); padding: .75rem; overflow-x: auto; font-size: .85rem }
-@media (max-width: 32rem) { svg text { font-size: 16px } th, td { padding: .3rem .35rem } }
+@media (max-width: 32rem) { svg text { font-size: 15px } th, td { padding: .3rem .35rem } }
 summary { color: var(--mark); cursor: pointer }
 """
 
