@@ -236,12 +236,12 @@ def test_a_step_of_text_moves_the_words_that_it_may(system: str) -> None:
     pytest.importorskip("transformers")
     study = load("text")
     size = study.Size(300, dim=8, records=6, tokens=5)
-    model, texts = study.classifier(size), study.Texts(size)
+    model, texts = study.classifier(size), study.records(size)
     words = model.encoder.get_input_embeddings().weight
     before, read = words.detach().clone(), torch.zeros(size.words, dtype=torch.bool)
     next(study.steps(system, model, texts))
     moved = (words != before).any(1)
-    read[texts.ids.unique()] = True
+    read[texts.tensors[0].unique()] = True
     if system.startswith("PyTorch"):
         assert moved.any()
         assert not moved[~read].any()

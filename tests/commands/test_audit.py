@@ -94,7 +94,7 @@ def test_an_engine_that_breaks_its_promise_fails_the_command(
         (["--noise", "little"], "--noise is 'little': give noise multipliers"),
         (["--strategies", "EANA"], "--strategies needs noise to place: give --noise"),
         (["--noise", "1", "--strategies", "EAMA"], "--strategies: "),
-        (["--noise", "1", "--strategies", "EANA,FEST"], "has no epsilon: name FEST in --beside"),
+        (["--noise", "1", "--strategies", "EANA,FEST"], "which --noise does not have: name FEST in --beside"),
         (["--beside", "x = --privacy.epsilon '4"], "--beside x: No closing quotation: close it"),
         (["--beside", "nothing"], "--beside is 'nothing': give a name and overrides"),
         (["--beside", "epsilon 4 = --seed 1"], "there are two systems 'epsilon-4'"),
