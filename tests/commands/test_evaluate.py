@@ -88,8 +88,9 @@ def test_lists_are_measured_beside_ranks(trained: Path, capsys: pytest.CaptureFi
 
 
 def test_baselines_without_noise_are_marked_wherever_they_show(
-    trained: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # a heading in one line
     found = answered(capsys, evaluate, str(trained), "--baselines", "popularity, ease,itemknn")
     assert list(found["not_private"]) == ["ease", "itemknn"]
     assert not {key for key in found if "ease" in key or "knn" in key}  # nowhere else
