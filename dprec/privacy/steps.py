@@ -85,7 +85,7 @@ class PrivateSteps:
         self._periods = Periods(sampling, strategies)
         allowed = run.start(taken, total)
         sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
-        parameters = trained_parameters(module)
+        parameters = self.parameters = trained_parameters(module)  # those of the last gradient
         shapes = [(name, tuple(p.shape)) for name, p in parameters.items()]
         ranks.refuse_different(
             "differ in settings, data or model: start all with the same recipe, data and seed",
@@ -174,8 +174,8 @@ class PrivateSteps:
     def gradient(self, batch: Sequence[Any]) -> float | None:
         """Fill `.grad` with the private gradient of the batch that was drawn; return its mean loss."""
         self._loading.refuse_other(batch)
-        parameters = trained_parameters(self.trained.module)
-        loss = self._gradient(parameters, self._losses, batch, self._batch_of_one, self.run.charge_step)
+        self.parameters = trained_parameters(self.trained.module)
+        loss = self._gradient(self.parameters, self._losses, batch, self._batch_of_one, self.run.charge_step)
         self.run.uneven |= self.check.uneven
         return loss
 

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from dprec.checks.switches import refuse_switches, switches_of
 from dprec.errors import UserError
-from dprec.gradients.parameters import trained_parameters
 from dprec.gradients.uses.batches import before_filling
 from dprec.lightning import beside
 from dprec.privacy.steps import PrivateSteps
@@ -127,13 +126,12 @@ class AutomaticStep:
         """Charge the ledger, make the private gradient with noise; return the mean loss, not private, or 0."""
         steps, order = self._begun()
         order.filling()
-        parameters = trained_parameters(self._module)
         self.losses.log_once(batch)
         with self._trainer.precision_plugin.train_step_context():
             loss = steps.gradient(batch)
         if loss is not None and self.losses.by_losses:
             self._module.log("loss_not_private", loss, prog_bar=True, batch_size=1)
-        order.filled(FilledGradients(parameters))
+        order.filled(FilledGradients(steps.parameters))
         return torch.tensor(loss or 0.0, device=self._module.device)
 
     def _backward(self, loss: Tensor, *_: Any, **__: Any) -> Tensor:

@@ -27,7 +27,6 @@ from dprec.contract import Drawable, Losses, Model, refuse_without
 from dprec.distributed.ranks import group_of
 from dprec.distributed.replicas import begin_alike
 from dprec.errors import UserError, meant, refuse_other_kinds
-from dprec.gradients.parameters import trained_parameters
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, TrainingTarget
 from dprec.training.loaders import OfContent, private_loader, to_device
@@ -183,9 +182,8 @@ class Training:
         steps = cast(PrivateSteps, self._steps)  # they have drawn the batch
         device = _device_of(self.trained.module).type
         self.run.coarse |= torch.is_autocast_enabled(device)
-        parameters = trained_parameters(self.trained.module)
         loss = steps.gradient(batch)
-        self._order.filled(FilledGradients(parameters))
+        self._order.filled(FilledGradients(steps.parameters))
         return loss
 
     @contextmanager
