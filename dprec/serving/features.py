@@ -24,18 +24,19 @@ class ItemFeatures:
     """
 
     def __init__(self, file: str, catalogue: Catalogue) -> None:
-        self.table, lines = file_of_items(file, "features")
+        table, lines = file_of_items(file, "features")
+        split = pl.exclude(ITEM).fill_null("").str.split("|").list.eval(pl.element().str.strip_chars())
+        self.values = table.select(split)  # of each line, in each column
         self.rows = np.array([lines.get(raw, -1) for raw in catalogue.ids], dtype=np.int64)  # (V,) of each item, or -1
 
     def numbers(self, only: Any) -> np.ndarray:
         """The numbers (n,) of the items that have one of the values for each column, as {"genre": ["Comedy"]} says."""
-        columns = [name for name in self.table.columns if name != ITEM]
-        if not isinstance(only, Mapping) or not set(only) <= set(columns):
-            raise UserError(f"only must name columns of the items' features, with values: {', '.join(columns)}")
+        if not isinstance(only, Mapping) or not set(only) <= set(self.values.columns):
+            columns = ", ".join(self.values.columns)
+            raise UserError(f"only must name columns of the items' features, with values: {columns}")
         holds = np.ones(len(self.rows), dtype=bool)
         for name, wanted in only.items():
             values = [str(value) for value in (wanted if isinstance(wanted, (list, tuple)) else [wanted])]
-            split = self.table[name].fill_null("").str.split("|")
-            fits = split.list.eval(pl.element().str.strip_chars().is_in(values)).list.any().to_numpy()
+            fits = self.values[name].list.eval(pl.element().is_in(values)).list.any().to_numpy()
             holds &= np.append(fits, False)[self.rows]
         return np.flatnonzero(holds) + 1
