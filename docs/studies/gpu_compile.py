@@ -77,7 +77,7 @@ def softmax(dim: int, items: int, dtype: torch.dtype) -> Iterator[Launch]:
     target, floats = new(USERS, LENGTH, dtype=torch.int64), new(USERS, LENGTH)
     flat, losses = (hidden.view(count, dim), table, target.view(count)), floats.view(count)
     case = f"d {dim}, {items:,} items, {type_of(dtype)}"
-    yield Launch("catalogue_softmax_fwd_kernel", case, lambda: triton.forward_all(*flat, 0))
+    yield Launch("catalogue_softmax_fwd_kernel", case, lambda: triton.forward(*flat, 0))
     out, ids = new(items, dim, dtype=torch.float64), new(USERS, LENGTH, dtype=torch.int64)
     yield Launch(
         "catalogue_softmax_bwd_table_kernel", case, lambda: triton.add_table_gradient(out, *flat, losses, losses, 0)

@@ -9,14 +9,12 @@ from torch import Tensor
 
 from dprec_kernels import catalogue_softmax, reference
 from dprec_kernels.catalogue_softmax import centred, pieces, users
-from dprec_kernels.workspace import Workspace
 
-CASES = {  # users, positions, items, width; numbers of a piece
+CASES = {  # users, positions, items, width; scores held at once
     "odd sizes": ((3, 7, 11, 5), torch.float32, 1 << 20),
-    "odd sizes in pieces": ((2, 63, 37, 60), torch.float64, 100),
-    "item by item": ((3, 7, 11, 5), torch.float64, 1),
+    "odd sizes, user by user": ((2, 63, 37, 60), torch.float64, 1),
     "one item beside padding": ((1, 1, 2, 1), torch.float32, 1),
-    "many items": ((5, 1, 300, 8), torch.float32, 100),
+    "several tiles of items": ((5, 1, 9000, 8), torch.float32, 1 << 20),
 }
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
@@ -78,10 +76,10 @@ def test_a_table_that_moves_is_looked_at_again() -> None:
 @pytest.mark.parametrize("rise", [0.5, 7.9, 40.0])
 def test_scores_that_rise_from_tile_to_tile_give_what_one_pass_gives(rise: float) -> None:
     """What is taken off is raised in a later tile, or is not, and then exponentials are large."""
-    items = 3 * pieces.MOST
-    table = (rise * (torch.arange(items + 1) // pieces.MOST).double() + torch.rand(items + 1).double()).unsqueeze(1)
+    items = 3 * pieces.ITEMS
+    table = (rise * (torch.arange(items + 1) // pieces.ITEMS).double() + torch.rand(items + 1).double()).unsqueeze(1)
     hidden = torch.linspace(0.9, 1.1, 8, dtype=torch.float64).view(2, 4, 1)
-    target = torch.tensor([[1, 1500, 3000, 7], [2048, 5, 2, 3000]])
+    target = torch.tensor([[1, 4500, 9000, 7], [4096, 5, 2, 9000]])
     loss, slope, found = users.forward(hidden, table, target, 0, longest=4)
     scores = (hidden @ table.T).index_fill(2, torch.tensor([0]), -torch.inf)
     chances = scores.softmax(2)
@@ -106,24 +104,10 @@ def problem(users: int = 5, length: int = 7, items: int = 2500, dim: int = 6) ->
     return hidden, table, target, torch.rand(users, length).double()
 
 
-@pytest.fixture(params=[0, 3 * 2500 * 8, 9 * 2500 * 8, 1 << 30], ids=["none", "three", "nine", "all"])
-def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(pieces, "LIMIT", request.param)
-    monkeypatch.setattr(pieces, "PIECE", 3 * pieces.ITEMS)  # three positions at a time
-    return int(request.param)
-
-
-def test_the_table_gradient(limit: int) -> None:
-    hidden, table, target, weight = problem()
-    _, log_total, _, memory = pieces.forward(hidden.flatten(0, 1), table, target.flatten(), 0, keep=True)
-    assert (memory is None) == (limit == 0)
-    out = torch.zeros_like(table)
-    flat = (hidden.flatten(0, 1), table, target.flatten(), log_total, weight.flatten())
-    pieces.add_table_gradient(out, *flat, 0, memory)
-    assert torch.allclose(out, reference.user_gradients(hidden, table, target, weight).sum(0), atol=1e-12)
-
-
-def test_two_calls_in_one_graph_and_a_second_backward_pass(limit: int) -> None:
+@pytest.mark.parametrize("limit", [0, 40 * 2500 * 8, 1 << 30], ids=["nothing kept", "something", "all"])
+def test_two_calls_in_one_graph_and_a_second_backward_pass(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "LIMIT", limit)
+    monkeypatch.setattr(pieces, "PIECE", 1)
     hidden, table, target, weight = problem()
     table.requires_grad_()
 
@@ -137,20 +121,8 @@ def test_two_calls_in_one_graph_and_a_second_backward_pass(limit: int) -> None:
         assert torch.allclose(gradient, exact, atol=1e-12)
 
 
-def test_memory_is_lent_to_one_at_a_time_and_comes_back() -> None:
-    workspace = Workspace()
-    loan = workspace.lend("kept", 8, torch.zeros(1))
-    assert loan is not None
-    assert workspace.lend("kept", 8, torch.zeros(1)) is None
-    place = loan.memory.data_ptr()
-    del loan
-    again = workspace.lend("kept", 4, torch.zeros(1))
-    assert again is not None
-    assert again.memory.data_ptr() == place
-
-
 def test_nothing_is_kept_where_no_gradient_will_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "room_for", None)  # anyone who wants room fails
+    monkeypatch.setattr(users, "room_for", None)  # anyone who wants room fails
     hidden, table, target, _ = problem()
     catalogue_softmax(hidden, table, target)
     with torch.no_grad():

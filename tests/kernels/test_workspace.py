@@ -34,6 +34,18 @@ def test_names_and_types_have_memory_of_their_own() -> None:
     assert (first == 1).all()
 
 
+def test_memory_is_lent_to_one_at_a_time_and_comes_back() -> None:
+    own, like = Workspace(), torch.zeros(1)
+    loan = own.lend("kept", 8, like)
+    assert loan is not None
+    assert own.lend("kept", 8, like) is None
+    place = loan.memory.data_ptr()
+    del loan
+    again = own.lend("kept", 4, like)
+    assert again is not None
+    assert again.memory.data_ptr() == place
+
+
 @pytest.mark.parametrize(
     ("described", "wide", "mkl", "slow", "narrow"),
     [

@@ -71,8 +71,7 @@ class CatalogueRows(Contribution):
         if isinstance(self.softmaxes, UserSoftmaxes):
             self.softmaxes.add_gradient(total, each)
             return
-        hidden, target, log_total = (x.flatten(0, 1) for x in (self.hidden, self.target, self.log_total))
-        add_table_gradient(total, hidden, self.table, target, log_total, each.flatten(), self.padding)
+        add_table_gradient(total, self.hidden, self.table, self.target, self.log_total, each, self.padding)
 
     def terms(self) -> Tensor:
         each = self.weight.abs() * lengths(self.hidden) * 2**0.5

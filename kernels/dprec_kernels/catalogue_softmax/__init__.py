@@ -24,7 +24,6 @@ __all__ = [
     "catalogue_softmax",
     "centred",
     "for_users",
-    "on_chip",
     "overlaps",
     "pieces",
     "reference",
@@ -53,7 +52,8 @@ def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: in
     hidden, table = _checked(hidden, table, target)
     keep = table.requires_grad and torch.is_grad_enabled()
     with in_full(hidden.device.type):
-        loss = _CatalogueSoftmax.apply(hidden.flatten(0, -2), table, target.flatten(), padding, keep)
+        rows = target.reshape(-1, target.shape[-1]) if target.dim() > 1 else target.reshape(-1, 1)
+        loss = _CatalogueSoftmax.apply(hidden.reshape(*rows.shape, -1), table, rows, padding, keep)
     return loss.view(target.shape)
 
 
@@ -71,15 +71,22 @@ def for_users(
     hidden, table = _checked(hidden, table, target)
     longest = hidden.shape[-1]  # up to here the products cost less than building the user's gradient; measured
     with torch.no_grad(), in_full(hidden.device.type):
-        path = _fast(hidden)
-        known: UserSoftmaxes | Tensor
-        if path is pieces:
-            loss, slope, known = users.forward(hidden, table, target, padding, longest)
-            log_total = known.log_total
-        else:  # all users in one launch; norms and sums are theirs to compute again
-            flat = path.forward_all(hidden.flatten(0, 1), table, target.flatten(), padding)
-            loss, log_total, slope, known = (x.view(*target.shape, *x.shape[1:]) for x in flat)
+        loss, log_total, slope, known = _forward(hidden, table, target, padding, longest)
     return _KnownSlope.run(hidden, loss, slope), log_total, known
+
+
+def _forward(
+    hidden: Tensor, table: Tensor, target: Tensor, padding: int, longest: int = 0, keep: bool = True
+) -> tuple[Tensor, Tensor, Tensor, UserSoftmaxes | Tensor]:
+    """Return the loss, log Σ exp of the scores, d loss / d hidden, and what gradients of the table are made of."""
+    path = _fast(hidden)
+    if path is pieces:
+        loss, slope, known = users.forward(hidden, table, target, padding, longest, keep)
+        return loss, known.log_total, slope, known
+    # All users in one launch; norms and sums compute the scores again, which costs a GPU no more than to read them.
+    flat = path.forward(hidden.flatten(0, 1), table, target.flatten(), padding)
+    loss, log_total, slope, likeliest = (x.view(*target.shape, *x.shape[1:]) for x in flat)
+    return loss, log_total, slope, likeliest
 
 
 def centred(table: Tensor, padding: int = 0) -> Tensor:
@@ -119,7 +126,7 @@ def squared_norms(
     hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor,
     ids: Tensor, values: Tensor, padding: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Return (B,) in float64 the squared norms of all users' gradients of a table, where this is `on_chip`.
+    """Return (B,) in float64 the squared norms of all users' gradients of a table, where no softmaxes are kept.
 
     ids (B, N) and values (B, N, d) are what the same table's rows were read for; hidden (B, T, d) and log_total are
     those of `for_users`, weight (B, T) the gradient at each loss.
@@ -132,8 +139,9 @@ def squared_norms(
 def add_table_gradient(
     out: Tensor, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int = 0
 ) -> None:
-    """Add the gradient of Σ weight · loss for the table, at positions (N,), to `out` (items, d)."""
-    _fast(hidden).add_table_gradient(out, hidden, table, target, log_total, weight, padding)
+    """Add the gradient of Σ weight · loss for the table to `out` (items, d), where no softmaxes are kept."""
+    each = hidden.flatten(0, 1), table, target.flatten(), log_total.flatten(), weight.flatten()
+    _fast(hidden).add_table_gradient(out, *each, padding)
 
 
 def _checked(hidden: Tensor, table: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,11 +152,6 @@ def _checked(hidden: Tensor, table: Tensor, target: Tensor) -> tuple[Tensor, Ten
     if table.dtype.itemsize < 4:
         table = table.float()
     return hidden.to(table.dtype), table
-
-
-def on_chip(hidden: Tensor) -> bool:
-    """Whether scores of these vectors are computed again wherever they are needed, by kernels that store none."""
-    return _fast(hidden) is not pieces
 
 
 def _fast(hidden: Tensor) -> ModuleType:
@@ -175,14 +178,9 @@ class _CatalogueSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, hidden: Tensor, table: Tensor, target: Tensor, padding: int, keep: bool) -> Tensor:
-        path, given = _fast(hidden), (hidden.detach(), table.detach(), target, padding)
-        kept: pieces.Memory | None = None
-        if path is pieces:
-            loss, log_total, slope, kept = pieces.forward(*given, keep)
-        else:  # on a GPU, computing the scores again costs no more than reading them back
-            loss, log_total, slope = path.forward(*given)
+        given = hidden.detach(), table.detach(), target, padding
+        loss, log_total, slope, ctx.known = _forward(*given, keep=keep)  # type: ignore[attr-defined]
         ctx.save_for_backward(hidden, table, target, log_total, slope)
-        ctx.kept = kept  # type: ignore[attr-defined]
         ctx.padding = padding  # type: ignore[attr-defined]
         return loss
 
@@ -193,10 +191,10 @@ class _CatalogueSoftmax(torch.autograd.Function):
         table_gradient = None
         if to_table:
             table_gradient = torch.zeros_like(table)
-            kept, ctx.kept = ctx.kept, None  # type: ignore[attr-defined]  # the next forward pass wants the memory
-            _fast(hidden).add_table_gradient(
-                table_gradient, hidden, table, target, log_total, weight,
-                ctx.padding,  # type: ignore[attr-defined]
-                *(() if kept is None else (kept,)),
-            )  # fmt: skip
+            known, padding = ctx.known, ctx.padding  # type: ignore[attr-defined]
+            if isinstance(known, UserSoftmaxes):
+                known.add_gradient(table_gradient, weight)
+                known.kept = None  # the next forward pass wants the memory
+            else:
+                add_table_gradient(table_gradient, hidden, table, target, log_total, weight, padding)
         return (weight.unsqueeze(-1) * slope if to_hidden else None), table_gradient, None, None, None

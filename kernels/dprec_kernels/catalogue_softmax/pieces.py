@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain, repeat
@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from dprec_kernels.products import add_multiplied, add_products, multiply
-from dprec_kernels.wide_sum import add_product
 from dprec_kernels.workspace import Loan, workspace
 
 PIECE = 1 << 20  # scores held at once: 4 MB of float32, which the second- and third-level caches hold
-ITEMS = 2048  # of which items at a time: fewer, larger products
-MOST = 2 * ITEMS  # and of few positions so many: a tile costs Python as much whatever its size
+ITEMS = 4096  # of so many items at a time: a tile costs Python as much whatever its size
 LIMIT = 1 << 26  # bytes of exponentials that are kept: 64 MB
 SLACK = 8.0  # how far scores may rise above what is taken off before more is: their exponentials stay small
 
@@ -70,30 +68,6 @@ def room_for(counts: Sequence[int], items: int, like: Tensor) -> Kept | None:
         positions += count
     loan = workspace.lend("kept", positions * items, like) if positions else None
     return None if loan is None else Kept(loan, positions)
-
-
-Memory = tuple[Kept, Sequence[slice], Found]  # exponentials of some positions, tile by tile, and what else was found
-
-
-def forward(
-    hidden: Tensor, table: Tensor, target: Tensor, padding: int, keep: bool = False
-) -> tuple[Tensor, Tensor, Tensor, Memory | None]:
-    """Return the loss (N,), log Σ exp of the scores (N,), d loss / d hidden (N, d), and what is to be kept.
-
-    Positions without a target have log Σ exp = ∞, so that no item has a chance there. What is kept is of the
-    first positions that have one.
-    """
-    loss, slope = hidden.new_zeros(target.shape), torch.zeros_like(hidden)
-    log_total = hidden.new_full(target.shape, float("inf"))
-    real = (target != padding).nonzero().squeeze(1)
-    if not len(real):
-        return loss, log_total, slope, None
-    counts = [part.stop - part.start for part in _parts(len(real), table.shape[0])]
-    kept = room_for(counts, len(table), hidden) if keep else None
-    over = tiles(table.shape[0], counts[0])
-    found = passes_over_items(hidden[real], table, target[real], padding, over, counts, kept)
-    loss[real], log_total[real], slope[real] = found.loss, found.log_total, found.slope
-    return loss, log_total, slope, None if kept is None else (kept, over, found)
 
 
 def passes_over_items(
@@ -174,34 +148,6 @@ def rescale_pairs(products: Tensor, each: Tensor) -> None:
     products.mul_(each).mul_(each.mT)
 
 
-def add_table_gradient(
-    out: Tensor, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int,
-    memory: Memory | None = None,
-) -> None:  # fmt: skip
-    """Add the gradient of Σ weight · loss for the table to `out`, from what `forward` returned."""
-    real = (target != padding).nonzero().squeeze(1)
-    if memory is not None:
-        kept, over, found = memory
-        first, real = real[: kept.positions], real[kept.positions :]
-        weighted = hidden[first] * weight[first].unsqueeze(1)
-        lacking = weighted * found.missed[: len(first)].unsqueeze(1)
-        out.index_add_(0, target[first], lacking.to(out.dtype), alpha=-1.0)
-        for items, shift in zip(over, found.shifts, strict=True):
-            factor = (shift[: len(first)] - log_total[first]).exp_().unsqueeze(1)
-            add_product(out[items], kept.tile(items), weighted * factor)
-    real = real[weight[real] != 0]
-    h = hidden[real]
-    weighted = h * weight[real].unsqueeze(1)
-    out.index_add_(0, target[real], weighted.to(out.dtype), alpha=-1.0)
-    for rows in _parts(len(real), table.shape[0]):
-        shift = log_total[real[rows]].unsqueeze(1)
-        for items in tiles(table.shape[0]):
-            chances = workspace.take("scores", (len(shift), items.stop - items.start), h)
-            as_chances(multiply(h[rows], table[items].T, chances), shift)
-            leave_out(chances, items, padding, value=0.0)
-            add_product(out[items], chances, weighted[rows])
-
-
 def add_users_gradients(
     out: Tensor, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int
 ) -> None:
@@ -215,38 +161,20 @@ def add_users_gradients(
     for items in tiles(table.shape[0]):
         chances = workspace.take("chances", (*wanted.shape, items.stop - items.start), h)
         multiply(h.flatten(0, 1), table[items].T, chances.flatten(0, 1))
-        as_chances(chances, shift)
+        chances.sub_(shift).clamp_(max=0.0).exp_()  # none is above 1, however scores are rounded this time
         if items.start <= padding < items.stop:
             chances[..., padding - items.start] = 0.0
         add_products(out[:, items], chances.mT, weighted)
 
 
-def as_chances(scores: Tensor, log_total: Tensor) -> Tensor:
-    """Turn scores that were computed again, in other shapes, into chances: none is above 1, however they are rounded.
-
-    >>> as_chances(torch.tensor([1e9 + 64]), torch.tensor([1e9]))
-    tensor([1.])
-    """
-    return scores.sub_(log_total).clamp_(max=0.0).exp_()
-
-
-def leave_out(
-    scores: Tensor, items: slice, padding: int, places: Tensor | None = None, value: float = float("-inf")
-) -> None:
-    """Overwrite the scores of padding, and those at these places of the matrix, read row by row."""
+def leave_out(scores: Tensor, items: slice, padding: int, places: Tensor) -> None:
+    """Give no chance to padding, and to what is at these places of the matrix, read row by row."""
     if items.start <= padding < items.stop:
-        scores.select(1, padding - items.start).fill_(value)
-    if places is not None:
-        scores.view(-1).index_fill_(0, places, value)
-
-
-def _parts(count: int, items: int) -> Iterator[slice]:
-    step = max(1, PIECE // min(ITEMS, items))
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+        scores.select(1, padding - items.start).fill_(float("-inf"))
+    scores.view(-1).index_fill_(0, places, float("-inf"))
 
 
 @cache
-def tiles(items: int, positions: int = PIECE // ITEMS) -> Sequence[slice]:
-    """Return slices of the items: of so many positions their scores fit a cache."""
-    step = min(max(ITEMS, PIECE // max(positions, 1) // ITEMS * ITEMS), MOST)
-    return [slice(start, min(start + step, items)) for start in range(0, items, step)]
+def tiles(items: int) -> Sequence[slice]:
+    """Return slices of the items."""
+    return [slice(start, min(start + ITEMS, items)) for start in range(0, items, ITEMS)]

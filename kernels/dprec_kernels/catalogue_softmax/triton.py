@@ -150,16 +150,11 @@ def _vectors(source, rows, mask, k, dim):
     return tl.load(source + at, mask=mask[:, None] & (k < dim)[None, :], other=0.0).to(tl.float32)
 
 
-def forward(hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss (N,), log Σ exp of the scores (N,) and d loss / d hidden (N, d), all in float32.
+def forward(hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the loss (N,), log Σ exp of the scores (N,), d loss / d hidden (N, d) and the likeliest chance (N,).
 
-    Positions without a target have log Σ exp = ∞. A target that is no row of the table costs NaN.
+    All are float32. Positions without a target have log Σ exp = ∞. A target that is no row of the table costs NaN.
     """
-    return forward_all(hidden, table, target, padding)[:3]
-
-
-def forward_all(hidden: Tensor, table: Tensor, target: Tensor, padding: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what `forward` does, and the largest chance that an item has at each position (N,)."""
     hidden, table, target = hidden.contiguous(), table.contiguous(), target.contiguous()
     (count, dim), items = hidden.shape, len(table)
     loss = torch.empty(count, dtype=torch.float32, device=hidden.device)

@@ -25,8 +25,6 @@ from dprec_kernels.products import multiply, multiply_each
 from dprec_kernels.wide_sum import add_product
 from dprec_kernels.workspace import workspace
 
-WIDEST = 1  # tiles are as wide as those of one position, whatever the number of positions
-
 
 @dataclass
 class Pass:
@@ -134,7 +132,7 @@ class UserSoftmaxes:
 
     @property
     def _tiles(self) -> Sequence[slice]:
-        return pieces.tiles(self.table.shape[0], WIDEST)
+        return pieces.tiles(self.table.shape[0])
 
     def _again(self, own: Pass, tile: int, items: slice) -> Tensor:
         """Return exp(score - shift) of a pass, as the forward pass computed it."""
@@ -149,11 +147,11 @@ class UserSoftmaxes:
 
 
 def forward(
-    hidden: Tensor, table: Tensor, target: Tensor, padding: int, longest: int
+    hidden: Tensor, table: Tensor, target: Tensor, padding: int, longest: int, keep: bool = True
 ) -> tuple[Tensor, Tensor, UserSoftmaxes]:
     """Return the loss (B, T) of hidden (B, T, d), its slope d loss / d hidden, and the softmaxes.
 
-    Where T is at most `longest` these have their products.
+    Where T is at most `longest` these have their products. They `keep` exponentials where there is room.
     """
     users, width, dim = hidden.shape
     nobodys, there = users * width, target != padding
@@ -175,7 +173,7 @@ def forward(
     log_total.fill_(float("inf"))
     if parts:
         counts, over = [own.count for own in parts], found._tiles
-        found.kept = room_for(counts, table.shape[0], hidden)
+        found.kept = room_for(counts, table.shape[0], hidden) if keep else None
         pairs = [] if products is None else [list(_pairs(own, products)) for own in parts]
         of_rows = pieces.passes_over_items(
             found.rows, table, wanted, padding, over, counts, found.kept,
@@ -218,7 +216,7 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> lis
     """
     each = [more if (more := _rounded(length)) < width else width for length in lengths] if rounded else lengths
     order = sorted(range(len(each)), key=each.__getitem__, reverse=True)
-    most, taken, begins = pieces.PIECE // min(pieces.MOST, items), 0, [0]
+    most, taken, begins = pieces.PIECE // min(pieces.ITEMS, items), 0, [0]
     for place, user in enumerate(order):
         if taken and taken + each[user] > most:
             begins.append(place)
