@@ -1,6 +1,7 @@
 """The plain truth of the operations, which tests compare the fast paths with.
 
-`row_noise`, `row_sums` and `joint` have theirs in their folders, because their fast paths use parts of them.
+`row_noise`, `row_sums` and `joint` have theirs in their folders, because their fast paths use parts of them. That of
+`recurrent` is torch's own layers.
 """
 
 from __future__ import annotations
@@ -48,31 +49,6 @@ def row_norms(ids: Tensor, values: Tensor) -> Tensor:
 
 def _squared(gradients: Tensor) -> Tensor:
     return gradients.square().flatten(1).sum(1)
-
-
-# `recurrent`: one step after the other as on paper, differentiable by autograd in everything.
-
-
-def gru(inputs: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, inner_bias: Tensor) -> Tensor:
-    """Return the hidden states (T, B, h)."""
-    hidden = [inputs.new_zeros(inputs.shape[1], recurrent.shape[1])]
-    for x, shift, inner_shift in zip(inputs, bias, inner_bias, strict=True):
-        outer, inner = x @ weight.T + shift, hidden[-1] @ recurrent.T + inner_shift
-        (reset, update, candidate), (inner_reset, inner_update, inner_candidate) = outer.chunk(3, 1), inner.chunk(3, 1)
-        reset, update = torch.sigmoid(reset + inner_reset), torch.sigmoid(update + inner_update)
-        candidate = torch.tanh(candidate + reset * inner_candidate)
-        hidden.append((1 - update) * candidate + update * hidden[-1])
-    return torch.stack(hidden[1:])
-
-
-def lstm(inputs: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the hidden states and the cells, (T, B, h) each."""
-    hidden, cells = ([inputs.new_zeros(inputs.shape[1], recurrent.shape[1])] for _ in range(2))
-    for x, shift in zip(inputs, bias, strict=True):
-        add, keep, candidate, show = (x @ weight.T + hidden[-1] @ recurrent.T + shift).chunk(4, 1)
-        cells.append(torch.sigmoid(keep) * cells[-1] + torch.sigmoid(add) * torch.tanh(candidate))
-        hidden.append(torch.sigmoid(show) * torch.tanh(cells[-1]))
-    return torch.stack(hidden[1:]), torch.stack(cells[1:])
 
 
 # `lazy_noise`
@@ -125,12 +101,3 @@ def contributions(users: list[Tensor], size: int, clip: float) -> Tensor:
         vector[rows] = 1.0
         total += vector * min(1.0, clip / max(1.0, float(vector.norm())))
     return total
-
-
-def contribution_map(
-    users: list[Tensor], size: int, clip: float, noise_multiplier: float, threshold: float, generator: torch.Generator
-) -> Tensor:
-    """Return the sorted rows that survive."""
-    noisy = contributions(users, size, clip)
-    noisy += noise_multiplier * clip * torch.randn(size, dtype=torch.float64, generator=generator)
-    return (noisy >= threshold).nonzero().squeeze(1)
