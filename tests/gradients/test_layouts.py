@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ USERS = 5
 Operation = Callable[[Tensor], Any]
 SHAPES = {
     "numbers": (USERS,), "vectors": (USERS, 6), "square": (USERS, USERS), "matrices": (USERS, 4, 6),
-    "square matrices": (USERS, 4, 4), "images": (USERS, 3, 4, 6),
+    "square matrices": (USERS, 4, 4), "as many positions": (USERS, USERS, 2), "images": (USERS, 3, 4, 6),
 }  # fmt: skip
 MATRIX = torch.randn(USERS, USERS, generator=torch.Generator().manual_seed(0))
 
@@ -66,6 +67,17 @@ MIXING: dict[str, Operation] = {
     "running statistics of torch's own": lambda x: _torchs_running(x),
     "isin by sorting": lambda x: torch.isin((4 * x).long(), torch.arange(2, 99), assume_unique=True).float(),
     "another's tanh": lambda x: torch.ops.dprec_tests.tanh(x),
+    "transpose by names": lambda x: torch.transpose(input=x, dim0=0, dim1=1),
+    "transpose by both": lambda x: torch.transpose(x, 0, dim1=1),
+    "a method by both": lambda x: x.transpose(1, dim1=0),
+    "movedim by both": lambda x: torch.movedim(x, 0, destination=1),
+    "permute by name": lambda x: torch.permute(input=x, dims=(1, 0, 2)),
+    "permute twice, to another place": lambda x: x.unsqueeze(2).permute(2, 0, 1, 3).permute(2, 1, 0, 3),
+    "softmax by name": lambda x: torch.softmax(input=x, dim=0),
+    "another's name for it": lambda x: x.cumsum(axis=0),
+    "flip by name": lambda x: torch.flip(input=x, dims=[0]),
+    "all against all": lambda x: F.linear(input=x[:, :, 0], weight=x[:, :, 1]),
+    "all against all by both": lambda x: F.linear(x[:, :, 0], weight=x[:, :, 1]),
 }
 APART: dict[str, tuple[str, Operation]] = {
     "users @ matrix": ("vectors", lambda x: x @ torch.ones(6, 2)),
@@ -141,15 +153,15 @@ def counts(operation: Operation, x: Tensor) -> bool:
 def test_an_operation_that_mixes_users_loses_their_order(name: str) -> None:
     torch.manual_seed(1)
     mixed = 0
-    for shape in SHAPES.values():
+    for shape, user in product(SHAPES.values(), (1, 2)):
         x = torch.rand(shape) + 0.1
         other = x.clone()
-        other[2] = 3 * torch.rand(shape[1:]) + 1
+        other[user] = 3 * torch.rand(shape[1:]) + 1
         try:
             before, after = result(MIXING[name], x), result(MIXING[name], other)
         except (RuntimeError, IndexError, ValueError, AssertionError):  # not for this shape
             continue
-        rest = [u for u in range(USERS) if u != 2]
+        rest = [u for u in range(USERS) if u != user]
         if before.shape[:1] == (USERS,) and not torch.allclose(before[rest], after[rest], rtol=1e-4):
             mixed += 1
             assert not counts(MIXING[name], x), shape

@@ -551,6 +551,18 @@ ALSO_EXACT: dict[str, Form] = {
     "ones like a position": scaled(lambda y: torch.ones_like(y.T[0]).sum() / len(y)),
     "flat and back": scaled(lambda y: y.reshape(-1, 1).tanh().view_as(y)),
     "zeros that are filled": scaled(filled),
+    "each user's own position": Form(
+        lambda m, x, ids: m.mix(x[torch.arange(len(x), device=x.device), ids[:, 0] % LENGTH]), linear
+    ),
+    "the form of a parameter": Form(lambda m, x, ids: m.mix(x) + torch.zeros_like(m.mix.weight).type_as(x)[0], linear),
+    "several sessions of a user": Form(
+        lambda m, x, ids: m.cell(x.repeat(1, 2, 1).view(2 * len(x), LENGTH, DIM))[0].reshape(len(x), -1),
+        lambda: {"cell": nn.GRU(DIM, 3, batch_first=True)},
+    ),
+    "one step of a recurrent layer": Form(
+        lambda m, x, ids: m.cell(x[:, :1], torch.zeros(1, len(x), 3, device=x.device))[0],
+        lambda: {"cell": nn.GRU(DIM, 3, batch_first=True)},
+    ),
 }
 _GROUPS = (("exact, listed", EXACT), ("exact", ALSO_EXACT), ("alone, listed", ALONE), ("refused, listed", REFUSED))
 for _tags, _forms in _GROUPS:
