@@ -60,8 +60,8 @@ def form_of(function: Callable[..., Any], args: Any, kwargs: Any, users: int, pa
                 return None  # it may be one that a transform of torch.func has made
             if kind is nn.Parameter or (value.requires_grad and value.is_leaf):
                 form = (form, known, shape, dtype, id(value) in parameters)
-            elif known is not None and known.rows and shape and shape[0] == users * known.rows:
-                form, by_user = (form, known.rows, shape[1:], dtype, value.requires_grad), True
+            elif known is not None and known.rows_per_user and shape and shape[0] == users * known.rows_per_user:
+                form, by_user = (form, known.rows_per_user, shape[1:], dtype, value.requires_grad), True
             else:
                 form = (form, known, shape, dtype)
         elif kind is tuple:
@@ -87,7 +87,7 @@ class Decision(NamedTuple):
         """Give a result its layout; return False where it has another form than that of the first call."""
         if type(result) is not self.kind or self.layout is None:
             return type(result) is self.kind and (self.dtype is None or result.dtype is self.dtype)
-        shape, rows = result.shape, self.layout.rows
+        shape, rows = result.shape, self.layout.rows_per_user
         if result.dtype is not self.dtype or (rows and (shape[0] != users * rows or shape[1:] != self.shape)):
             return False
         result.__dict__[ATTRIBUTE] = self.layout

@@ -135,18 +135,18 @@ class UserGradients:
 
     losses: Tensor  # (B,)
     contributions: dict[str, list[Contribution]]
-    real: int  # users; the rows after theirs fill up the batch and have gradients of 0
+    real: int  # users; those after them fill up the batch and have gradients of 0
     unpadded: Tensor | None = None  # (B,) who is known to read nothing for others' padding
-    told: dict[str, list[Contribution]] | None = None  # of look-ups on a GPU: where they are, and 1 for a gradient
+    host_reads: dict[str, list[Contribution]] | None = None  # on the CPU: ids that a GPU looked up, 1 for a gradient
 
     @property
-    def rows(self) -> int:
+    def batch_size(self) -> int:
         return self.losses.shape[0]
 
     @property
     def is_real(self) -> Tensor:
-        """(B,) which rows are users'."""
-        return torch.arange(self.rows, device=self.losses.device) < self.real
+        """(B,) who does not only fill up the batch."""
+        return torch.arange(self.batch_size, device=self.losses.device) < self.real
 
 
 def batch_gradients(
@@ -252,9 +252,9 @@ def _clip(
     if swept is None and by_kernels:
         norm, scale, seen = scaled_at_once(joint.measured, shapes, losses, clipping.law)
     else:
-        norm, scale = _measured(contributions, joint, swept, shapes, losses, clipping)
+        norm, scale = _norms_and_scales(contributions, joint, swept, shapes, losses, clipping)
         seen = torch.stack([(scale == 0).double(), losses.double()])
-    lost, told = seen.cpu().unbind()  # the one wait for the device
+    lost, host_losses = seen.cpu().unbind()  # the one wait for the device
     left_out = lost.nonzero().flatten().tolist()
     if left_out:
         broken = ~(norm < LARGEST)  # all whose gradient is not finite are among them
@@ -263,7 +263,7 @@ def _clip(
     _add_scaled(joint, scale, by_kernels)
     for own, part in parts:
         part += own
-    return ClippedUsers(told.to(losses.dtype), norm, scale, left_out)
+    return ClippedUsers(host_losses.to(losses.dtype), norm, scale, left_out)
 
 
 def _swept(to_build: list[str], sums: Mapping[str, Tensor | RowSum], users: int, by_kernels: bool) -> str | None:
@@ -316,7 +316,7 @@ def _add_scaled(joint: FusedParameters, scale: Tensor, by_kernels: bool) -> None
     joint.add_apart(done)
 
 
-def _measured(
+def _norms_and_scales(
     contributions: Mapping[str, list[Contribution]],
     joint: FusedParameters,
     swept: str | None,

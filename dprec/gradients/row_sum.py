@@ -103,19 +103,19 @@ def merge_together(
     untouched: Tensor | int = 0
     unknown = []
     for names in alike.values():
-        group = _Together([sums[name] for name in names], [sorted(padding.get(name, ())) for name in names])
+        group = FusedRowSums([sums[name] for name in names], [sorted(padding.get(name, ())) for name in names])
         if names[0] in wanted:
             missing = group.merge_into([wanted[name] for name in names])
             untouched = missing if isinstance(untouched, int) else untouched + missing
         else:
             unknown.append((group, group.distinct()))
-    told = iter(torch.cat([found for _, found in unknown]).tolist() if unknown else ())  # the one wait
+    counts = iter(torch.cat([found for _, found in unknown]).tolist() if unknown else ())  # the one wait
     for group, found in unknown:
-        group.merge_distinct([next(told) for _ in found])
+        group.merge_distinct([next(counts) for _ in found])
     return untouched
 
 
-class _Together:
+class FusedRowSums:
     """Sums of rows as one: a table's rows stand behind those of the one before, and behind all a row of nobody."""
 
     def __init__(self, sums: Sequence[RowSum], padding: Sequence[Sequence[int]]) -> None:

@@ -187,7 +187,7 @@ class Tape(AsWritten):
                 f"parameter '{self.name_of(used)}' meets in {operation} a tensor whose rows are not in the users' "
                 f"order{_blame(known)}: keep users first"
             )
-        return known.rows
+        return known.rows_per_user
 
     def announce(self, parameter: Tensor, ids: Tensor | None) -> None:
         """Announce that rows of a parameter are about to be read; nothing is announced of an expression's."""

@@ -126,7 +126,7 @@ def known_rows(tensor: Tensor) -> tuple[int, int]:
     layout = layout_of(tensor)
     if layout is None:
         return 0, 0
-    return (layout.second, 1) if layout.second else (layout.rows, 0)
+    return (layout.second, 1) if layout.second else (layout.rows_per_user, 0)
 
 
 def same(one: Tensor, other: Tensor, but: int, rows: int) -> bool:

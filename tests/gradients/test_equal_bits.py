@@ -24,10 +24,10 @@ def shares(model: nn.Module, batch: Any, place: int) -> dict[str, Tensor]:
     found = {"loss": made.losses[place]}
     for name, uses in made.contributions.items():
         shape = parameters[name].shape
-        (built,) = norms.built_once(uses, made.rows, shape, norms.KEPT)
+        (built,) = norms.built_once(uses, made.batch_size, shape, norms.KEPT)
         assert isinstance(built, Dense)
         found[name] = built.values[place]
-        found[f"norm of {name}"] = norms.squared_norms(uses, made.rows, shape)[place]
+        found[f"norm of {name}"] = norms.squared_norms(uses, made.batch_size, shape)[place]
     return found
 
 

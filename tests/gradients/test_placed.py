@@ -30,7 +30,7 @@ def test_nothing_is_built(functions: int) -> None:
     uses, totals, parts = in_parts(found.contributions, sums)
     assert to_be_built(uses) == []
     assert len(parts) == 4
-    norms = torch.stack([squared_norms(own, found.rows, totals[name].shape) for name, own in uses.items()]).sum(0)
+    norms = torch.stack([squared_norms(own, found.batch_size, totals[name].shape) for name, own in uses.items()]).sum(0)
     for user in range(len(x)):
         own = losses(table.double(), experts.double(), x[user : user + 1].double(), functions).sum()
         each = torch.autograd.grad(own, [table, experts])

@@ -22,7 +22,7 @@ from dprec.data import PoissonBatches, SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients import Contribution, Outer, alone, by_user, rule
 from dprec.gradients.clipping import Clipping, squared_norms
-from dprec.gradients.contributions.base import Places, zeroed
+from dprec.gradients.contributions.base import UserIndex, zeroed
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.registry import RULES
 from tests import truth
@@ -90,8 +90,8 @@ class Plain(Contribution):
 
     values: Tensor  # (B, o, i)
 
-    def materialise(self, out: Tensor, places: Places) -> None:
-        out += self.values[places]
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
+        out += self.values[users]
 
     def forget(self, lost: Tensor) -> None:
         self.values = zeroed(self.values, lost)

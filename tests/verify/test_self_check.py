@@ -85,7 +85,7 @@ def last_user_dropped() -> Iterator[None]:
     def wrong(sums: Any, found: Any, *rest: Any) -> Any:
         if found.real > 1:
             for use in (use for uses in found.contributions.values() for use in uses):
-                use.forget(torch.arange(found.rows) == found.real - 1)
+                use.forget(torch.arange(found.batch_size) == found.real - 1)
         return right(sums, found, *rest)
 
     with (

@@ -19,7 +19,7 @@ from dprec_kernels.joint import Positions, Products, Softmaxes, Vectors
 from dprec_kernels.paths import host_readable
 from dprec_kernels.wide_sum import TOGETHER, WidePart, lengths
 
-Places: TypeAlias = "slice | Tensor"  # of some users in the batch: a range, or each place
+UserIndex: TypeAlias = "slice | Tensor"  # which users of a micro-batch
 Line: TypeAlias = "Products | Vectors | Positions | Softmaxes"
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
 
@@ -45,8 +45,8 @@ class Contribution(ABC):
     """One use's share of the users' gradients of one parameter of shape `shape`."""
 
     @abstractmethod
-    def materialise(self, out: Tensor, places: Places) -> None:
-        """Add the gradients of the users at these places to out (b, *shape)."""
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
+        """Add the gradients of these users to out (b, *shape)."""
 
     @abstractmethod
     def forget(self, lost: Tensor) -> None:
@@ -62,9 +62,9 @@ class Contribution(ABC):
         """
         return None
 
-    def write(self, out: Tensor, places: Places) -> None:
-        """Overwrite out (b, *shape) with the gradients of the users at these places."""
-        self.materialise(out.zero_(), places)
+    def write(self, out: Tensor, users: UserIndex) -> None:
+        """Overwrite out (b, *shape) with the gradients of these users."""
+        self.materialise(out.zero_(), users)
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
         """Return a way to the norms of this and the others together that builds no gradient; None: build them."""

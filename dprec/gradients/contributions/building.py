@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from dprec.gradients.contributions.base import SLICE, Contribution, Places, users_at_once
+from dprec.gradients.contributions.base import SLICE, Contribution, UserIndex, users_at_once
 from dprec_kernels.paths import host_readable
 from dprec_kernels.wide_sum import WidePart
 from dprec_kernels.workspace import workspace
@@ -23,7 +23,7 @@ def built(
     shape: Size,
     users: Sequence[int] | range,
     dtype: torch.dtype | None = None,
-) -> Iterator[tuple[Places, Tensor]]:
+) -> Iterator[tuple[UserIndex, Tensor]]:
     """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, for all users."""
     held = precision(contributions)
     like = torch.empty(0, dtype=dtype or held["dtype"], device=held["device"])
@@ -33,7 +33,7 @@ def built(
     for start in range(0, count, step):
         stop = start + step if start + step < count else count
         if isinstance(users, range):
-            chosen: Places = slice(users.start + start, users.start + stop)
+            chosen: UserIndex = slice(users.start + start, users.start + stop)
         else:
             chosen = torch.tensor(users[start:stop]).to(like.device)
         gradient = memory[: stop - start]
@@ -89,9 +89,9 @@ class BuiltAgain(Contribution):
     uses: list[Contribution]
     shape: Size
 
-    def materialise(self, out: Tensor, places: Places) -> None:
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
         for use in self.uses:
-            use.materialise(out, places)
+            use.materialise(out, users)
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         part = WidePart(total, weight.dtype)

@@ -11,8 +11,8 @@ from torch import Tensor
 from dprec.gradients.contributions.base import (
     Contribution,
     Line,
-    Places,
     SquaredNorms,
+    UserIndex,
     all_of,
     zeroed,
 )
@@ -35,19 +35,19 @@ class CatalogueRows(Contribution):
     padding: int
     softmaxes: UserSoftmaxes | Tensor  # or how likely the likeliest item is (B, T), where scores are computed again
 
-    def materialise(self, out: Tensor, places: Places) -> None:
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
         built = workspace.take("gradients of a catalogue", out.shape, self.hidden)
-        self.write(built, places)
+        self.write(built, users)
         out += built
 
-    def write(self, out: Tensor, places: Places) -> None:
+    def write(self, out: Tensor, users: UserIndex) -> None:
         if out.dtype != self.hidden.dtype:
-            super().write(out, places)
+            super().write(out, users)
             return
         if isinstance(self.softmaxes, UserSoftmaxes):
-            self.softmaxes.write_gradients(out, places, self.weight)
+            self.softmaxes.write_gradients(out, users, self.weight)
         else:
-            given = self.hidden[places], self.target[places], self.log_total[places], self.weight[places]
+            given = self.hidden[users], self.target[users], self.log_total[users], self.weight[users]
             own = given[0], self.table, *given[1:]
             pieces.add_users_gradients(out.zero_(), *own, self.padding)
 

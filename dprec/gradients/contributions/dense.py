@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, Places, SquaredNorms, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, SquaredNorms, UserIndex, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.look_ups import Rows
 from dprec_kernels.joint import Vectors
@@ -21,8 +21,8 @@ class Dense(Contribution):
 
     values: Tensor  # (B, *shape)
 
-    def materialise(self, out: Tensor, places: Places) -> None:
-        out += self.values[places]
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
+        out += self.values[users]
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         add_rows(total, self.values, weight)
@@ -48,8 +48,8 @@ class Stacked(Contribution):
 
     values: Tensor  # (n, B, N)
 
-    def materialise(self, out: Tensor, places: Places) -> None:
-        out += self.values[:, places].transpose(0, 1)
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
+        out += self.values[:, users].transpose(0, 1)
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         each = weight.view(1, -1, 1).expand(len(self.values), -1, 1)
@@ -69,11 +69,11 @@ class Aligned(Contribution):
     values: Tensor  # (B * rows, *rest)
     rows: int
 
-    def materialise(self, out: Tensor, places: Places) -> None:
-        users, rest = self.values.shape[0] // self.rows, self.values.shape[1:]
-        chosen = torch.arange(users, device=out.device)[places]
-        of_users = out.view(len(out), users, self.rows, *rest)  # of whom each touches only one's own rows
-        of_users[torch.arange(len(out), device=out.device), chosen] += self.values.view(users, self.rows, *rest)[chosen]
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
+        each = self.values.view(-1, self.rows, *self.values.shape[1:])
+        chosen = torch.arange(len(each), device=out.device)[users]
+        of_users = out.view(len(out), *each.shape)  # of whom each touches only one's own rows
+        of_users[torch.arange(len(out), device=out.device), chosen] += each[chosen]
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         each = weight.repeat_interleave(self.rows)  # no two users meet

@@ -16,8 +16,8 @@ from dprec.gradients.contributions.base import (
     Contribution,
     Line,
     OfProducts,
-    Places,
     SquaredNorms,
+    UserIndex,
     all_of,
     zeroed,
 )
@@ -78,8 +78,8 @@ class Rows(LookUp):
         """Return the values as vectors (B, N, d), also of users who read nothing."""
         return self.values.flatten(2) if self.values.ndim > 2 else self.values.unsqueeze(2)
 
-    def materialise(self, out: Tensor, places: Places) -> None:
-        ids, values = self.ids[places], self.values[places]
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
+        ids, values = self.ids[users], self.values[users]
         if ids.shape[0] > 1:
             ids = ids + torch.arange(0, out.shape[0] * out.shape[1], out.shape[1], device=ids.device).unsqueeze(1)
         out.view(-1, *out.shape[2:]).index_add_(0, ids.flatten(), values.flatten(0, 1))
@@ -208,8 +208,8 @@ class SharedRows(OfProducts, LookUp):
     left: Tensor  # (B, T, K)
     right: Tensor  # (B, T, d)
 
-    def materialise(self, out: Tensor, places: Places) -> None:
-        out.index_add_(1, self.ids, self._products(places).to(out.dtype))
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
+        out.index_add_(1, self.ids, self._products(users).to(out.dtype))
 
     def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
         """All users are in one product, which float32 could not hold."""
@@ -248,8 +248,8 @@ class SharedRows(OfProducts, LookUp):
         ids = self.ids[~is_among(self.ids, besides)].unique()
         return users.repeat_interleave(len(ids)), ids.repeat(len(users))
 
-    def _products(self, places: Places) -> Tensor:
-        left, right = self.left[places], self.right[places]
+    def _products(self, users: UserIndex) -> Tensor:
+        left, right = self.left[users], self.right[users]
         return multiply_each(left.mT, right, left.new_empty(len(left), left.shape[2], right.shape[2]))
 
     def _product(self, weight: Tensor, dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, OfProducts, Places, SquaredNorms, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, OfProducts, SquaredNorms, UserIndex, zeroed
 from dprec.gradients.contributions.look_ups import Rows, SharedRows, joined
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Products
@@ -23,11 +23,11 @@ class Outer(OfProducts):
     left: Tensor  # (B, T, o)
     right: Tensor  # (B, T, i)
 
-    def materialise(self, out: Tensor, places: Places) -> None:
-        add_products(out, self.left[places].mT, self.right[places])
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
+        add_products(out, self.left[users].mT, self.right[users])
 
-    def write(self, out: Tensor, places: Places) -> None:
-        multiply_each(self.left[places].mT, self.right[places], out)
+    def write(self, out: Tensor, users: UserIndex) -> None:
+        multiply_each(self.left[users].mT, self.right[users], out)
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]
@@ -88,8 +88,8 @@ class Maps(OfProducts):
     left: Tensor  # (n, B, T, o)
     right: Tensor  # (n, B, T, i)
 
-    def materialise(self, out: Tensor, places: Places) -> None:
-        out += (self.left[:, places].mT @ self.right[:, places]).transpose(0, 1)
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
+        out += (self.left[:, users].mT @ self.right[:, users]).transpose(0, 1)
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         left = self.left * weight[:, None, None]

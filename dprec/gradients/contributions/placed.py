@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Places, SquaredNorms, all_of
+from dprec.gradients.contributions.base import Contribution, SquaredNorms, UserIndex, all_of
 from dprec.gradients.contributions.dense import Aligned, Dense
 from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.contributions.outer import Outer
@@ -24,18 +24,18 @@ class Part(Contribution):
     """Gradients of a view of a parameter, such as `p[i][j]`, and of no other of its numbers."""
 
     inner: Contribution
-    place: ViewSpec
+    view: ViewSpec
 
-    def materialise(self, out: Tensor, places: Places) -> None:
-        shape, strides, offset = self.place
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
+        shape, strides, offset = self.view
         own = out.new_zeros(len(out), *shape)
-        self.inner.materialise(own, places)
+        self.inner.materialise(own, users)
         out.as_strided(own.shape, (out.stride(0), *strides), out.storage_offset() + offset).add_(own)
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
-        own = total.new_zeros(self.place[0])
+        own = total.new_zeros(self.view[0])
         self.inner.add_to(own, weight)
-        part_of(total, self.place).add_(own)
+        part_of(total, self.view).add_(own)
 
     def forget(self, lost: Tensor) -> None:
         self.inner.forget(lost)
@@ -44,8 +44,8 @@ class Part(Contribution):
         return self.inner.numbers()
 
 
-def part_of(whole: Tensor, place: ViewSpec) -> Tensor:
-    shape, strides, offset = place
+def part_of(whole: Tensor, view: ViewSpec) -> Tensor:
+    shape, strides, offset = view
     return whole.as_strided(shape, strides, whole.storage_offset() + offset)
 
 
@@ -63,24 +63,24 @@ def in_parts(
         whole, parts = sums[name], all_of(Part, own)
         if not parts or not isinstance(whole, Tensor):
             continue
-        places = tuple(dict.fromkeys(part.place for part in parts))
-        if are_apart(whole.numel(), places):
+        views = tuple(dict.fromkeys(part.view for part in parts))
+        if are_apart(whole.numel(), views):
             del uses[name]
-            for place in places:
-                uses[f"{name} {place}"] = [part.inner for part in parts if part.place == place]
-                totals[f"{name} {place}"] = total = whole.new_zeros(place[0])
-                added.append((total, part_of(whole, place)))
+            for view in views:
+                uses[f"{name} {view}"] = [part.inner for part in parts if part.view == view]
+                totals[f"{name} {view}"] = total = whole.new_zeros(view[0])
+                added.append((total, part_of(whole, view)))
     return uses, totals, added
 
 
 @lru_cache(maxsize=1024)
-def are_apart(numbers: int, places: tuple[ViewSpec, ...]) -> bool:
-    """Whether these places in a parameter of so many numbers have none in common.
+def are_apart(numbers: int, views: tuple[ViewSpec, ...]) -> bool:
+    """Whether these views of a parameter of so many numbers have none in common.
 
     >>> are_apart(6, (((3,), (1,), 0), ((3,), (1,), 3))), are_apart(6, (((3,), (1,), 0), ((2, 2), (2, 1), 2)))
     (True, False)
     """
-    met = torch.cat([part_of(torch.arange(numbers), place).flatten() for place in places])
+    met = torch.cat([part_of(torch.arange(numbers), view).flatten() for view in views])
     return len(met.unique()) == len(met)
 
 
@@ -103,9 +103,9 @@ class Times(Contribution):
     inner: Contribution
     factors: Tensor  # the derivative
 
-    def materialise(self, out: Tensor, places: Places) -> None:
+    def materialise(self, out: Tensor, users: UserIndex) -> None:
         own = torch.zeros_like(out)
-        self.inner.materialise(own, places)
+        self.inner.materialise(own, users)
         out.addcmul_(own, self.factors.to(out.dtype))
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:

@@ -117,12 +117,13 @@ def _along_users(call: Call, out: Tensor) -> bool:
 def _of_known(call: Call, out: Tensor, users: int) -> Layout | None:
     """Return what follows from rows in the users' order; None where that is lost."""
     first, followed = call.layouts[0], call.followed
-    if out.dim() == 0 or out.shape[0] == 0 or any(layout.rows != first.rows for layout in call.layouts):
+    same = all(layout.rows_per_user == first.rows_per_user for layout in call.layouts)
+    if out.dim() == 0 or out.shape[0] == 0 or not same:
         return None
     if call.name in _RESHAPES:
         return Layout(out.shape[0] // users) if out.shape[0] % users == 0 else None
     lead = followed[0] if len(followed) == 1 else max(followed, key=Tensor.dim)
-    if lead.shape[0] != users * first.rows:  # of another shape by now, as what `out=` was given
+    if lead.shape[0] != users * first.rows_per_user:  # of another shape by now, as what `out=` was given
         return None
     blocks = _blocks(call, out)
     if blocks == 1 or (call.name in _PARTS and _along_users(call, out) and len(out) == len(lead)):
@@ -132,7 +133,7 @@ def _of_known(call: Call, out: Tensor, users: int) -> Layout | None:
         return Layout(0, call.name, blocks=blocks) if alike else None
     try:
         if out.dim() > 1 and puts_second(call, out):
-            return Layout(0, call.name, first.rows)
+            return Layout(0, call.name, first.rows_per_user)
         return first if out.shape[0] == lead.shape[0] and keeps_rows(call, out) else None
     except (IndexError, KeyError):  # called by other keywords than are known
         return None

@@ -23,14 +23,14 @@ _PLAIN = frozenset((*_SCALARS, bool, type(Ellipsis)))
 
 
 class Layout(NamedTuple):
-    rows: int  # consecutive rows of dimension 0 that belong to one user; 0 when the order is lost
+    rows_per_user: int  # consecutive rows of dimension 0 that belong to one user; 0 when the order is lost
     lost_at: str = ""
     second: int = 0  # rows of one user in dimension 1, where the first two dimensions have changed places
     blocks: int = 0  # how many times all users' rows stand one after the other, such as those of heads
 
     @property
     def known(self) -> bool:
-        return self.rows > 0
+        return self.rows_per_user > 0
 
 
 of_users = lru_cache(maxsize=1 << 8)(Layout)  # so many rows of each user, in the batch's order

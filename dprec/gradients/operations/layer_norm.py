@@ -105,7 +105,7 @@ def _layer_norm_again(
     def for_shift(gradient: Tensor) -> Contribution:
         return over_positions(positions(gradient))
 
-    return tape.record(output, input._dprec_layout.rows, [(weight, for_scale), (bias, for_shift)], [input])  # type: ignore[attr-defined]
+    return tape.record(output, input._dprec_layout.rows_per_user, [(weight, for_scale), (bias, for_shift)], [input])  # type: ignore[attr-defined]
 
 
 def _with_moments(

@@ -48,17 +48,18 @@ def batch_rows(
     for no user. With `ranks`, users are those of all processes, numbered one process after the other.
     """
     ranks = ranks or Ranks()
-    told = ranks.size == 1 and bool(recorded) and all(part.told is not None for part in recorded)
+    on_host = ranks.size == 1 and bool(recorded) and all(part.host_reads is not None for part in recorded)
     tables = space
-    if told:
+    if on_host:
         space = space.on(torch.device("cpu"))
     left = None if among is None else among.to(space.device)
     shared = [space.flat(n, rows.to(space.device)) for n, rows in (declared or {}).items() if n in space.tables]
     alike = distinct(torch.cat(shared)) if shared else space.no_rows
     pairs, users = [space.no_rows], 0
     for part in recorded:
+        reads = (part.host_reads or {}) if on_host else part.contributions
         for name in space.tables:
-            for use in _look_ups((part.told if told and part.told is not None else part.contributions).get(name, ())):
+            for use in _look_ups(reads.get(name, ())):
                 besides = (alike - space.start(name)).to(use.ids.device)
                 if not _known_to_be_all(part.unpadded):  # who is unpadded counts for all they read
                     user, ids = (each.to(space.device) for each in use.reads_with_gradient(besides))
@@ -67,7 +68,7 @@ def batch_rows(
                     unpadded = part.unpadded.to(use.ids.device).nonzero().flatten()
                     user, ids = (each.to(space.device) for each in use.read(unpadded, besides))
                     pairs.append((user + users) * space.size + space.flat(name, ids))
-        users += part.rows
+        users += part.batch_size
     user, row = real_pairs(space, torch.cat(pairs))
     here = ~is_among(row, alike)
     if left is not None:
@@ -83,7 +84,7 @@ def batch_rows(
         user = torch.cat(ranks.gathered(user + sum(counts[: ranks.number])))
         row, users = torch.cat(ranks.gathered(row)), sum(counts)
     found = BatchRows(users, user, row, alike, summed, rounding)
-    if not told:
+    if not on_host:
         return found
     user, row, alike = (to_device(each, tables.device) for each in (user, row, alike))
     return BatchRows(users, user, row, alike, summed, rounding, host=found)
@@ -94,7 +95,7 @@ def split_by_user(
     pieces: Sequence[tuple[Any, UserGradients]],
     again: Callable[[Any], UserGradients],
     alone: Alone = select_alone,
-    without_gradient: Callable[[UserGradients], Tensor] = lambda own: own.losses.new_zeros(own.rows) != 0,
+    without_gradient: Callable[[UserGradients], Tensor] = lambda own: own.losses.new_zeros(own.batch_size) != 0,
 ) -> list[tuple[Any, UserGradients]]:
     """Take users out of their micro-batch whose gradient of these tables is not finite there, and record each alone.
 
@@ -104,7 +105,7 @@ def split_by_user(
     every_table, retaken = list(tables), []
     for part, own in pieces:
         uses = [use for name in every_table for use in own.contributions.get(name, ())]
-        broken, somebody = tell(every_table, own, _somebody(part, own))
+        broken, somebody = copy_reads_to_host(every_table, own, _somebody(part, own))
         if not uses or len(part) == 1:
             own.unpadded = somebody
             continue
@@ -121,7 +122,7 @@ def split_by_user(
             own.losses = own.losses.masked_fill(there, math.nan)  # each counts once, alone
             for use in (use for every in own.contributions.values() for use in every):
                 use.forget(there)
-            for use in (use for every in (own.told or {}).values() for use in every):
+            for use in (use for every in (own.host_reads or {}).values() for use in every):
                 use.forget(broken)
             retaken += [
                 trimmed[user] if user in trimmed else alone(part, user) for user in broken.nonzero().flatten().tolist()
@@ -131,7 +132,7 @@ def split_by_user(
     every = list(pieces)
     for one in retaken:
         every.append((one, again(one)))
-        every[-1][1].unpadded = tell(every_table, every[-1][1], _somebody(*every[-1]))[1]
+        every[-1][1].unpadded = copy_reads_to_host(every_table, every[-1][1], _somebody(*every[-1]))[1]
     return every
 
 
@@ -139,8 +140,8 @@ def _somebody(part: Any, own: UserGradients) -> Tensor | None:
     """Return (B,) who has a history: what a model reads for an empty one must add nothing to a count. None: all do."""
     empty = getattr(part, "empty", None)
     if empty is not None and empty.shape == (own.real,):
-        return torch.cat([~empty, empty.new_zeros(own.rows - own.real)])
-    return own.is_real if own.real < own.rows else None
+        return torch.cat([~empty, empty.new_zeros(own.batch_size - own.real)])
+    return own.is_real if own.real < own.batch_size else None
 
 
 def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, UserGradients]]) -> list[str]:
@@ -163,12 +164,12 @@ def _warn_of_padding(table: str) -> None:
 
 def without_gradient(space: RowSpace, recorded: UserGradients, declared: Mapping[str, Tensor] | None = None) -> Tensor:
     """Return (B,) who reads a row of the space, neither padding nor declared, without a gradient there."""
-    space = space if recorded.told is None else space.on(torch.device("cpu"))
-    everybody = torch.arange(recorded.rows, device=space.device)
+    space = space if recorded.host_reads is None else space.on(torch.device("cpu"))
+    everybody = torch.arange(recorded.batch_size, device=space.device)
     found = torch.zeros_like(everybody, dtype=torch.bool)
     for name, table in space.tables.items():
         besides = (declared or {}).get(name, space.no_rows).to(space.device)
-        uses = _look_ups((recorded.contributions if recorded.told is None else recorded.told).get(name, ()))
+        uses = _look_ups((recorded.contributions if recorded.host_reads is None else recorded.host_reads).get(name, ()))
         if all(_moves_all_it_reads(use, besides, table) for use in uses):
             continue
         pairs: list[list[Tensor]] = [[space.no_rows], [space.no_rows]]
@@ -236,7 +237,9 @@ def _summed(
     return rows[real], norms[real]
 
 
-def tell(tables: Iterable[str], recorded: UserGradients, somebody: Tensor | None) -> tuple[Tensor | None, Tensor]:
+def copy_reads_to_host(
+    tables: Iterable[str], recorded: UserGradients, somebody: Tensor | None
+) -> tuple[Tensor | None, Tensor]:
     """Keep on the host which rows of these tables the users read, and which reads have a gradient.
 
     Return (B,) whose gradient of the tables is not finite, and (B,) `somebody`, both there. The first is None where
@@ -250,10 +253,10 @@ def tell(tables: Iterable[str], recorded: UserGradients, somebody: Tensor | None
     ids, (nonzero, finite) = torch.cat([use.ids for use in own], 1).long(), _gradients(own)
     of_users = [each.unsqueeze(1) for each in (finite, somebody) if each is not None]
     sent = torch.cat([ids * 2 + nonzero, *of_users], 1).cpu()  # the one wait
-    *told, users = sent.split([*(use.ids.shape[1] for use in own), len(of_users)], 1)
-    recorded.told = {}
-    for (name, _), each in zip(uses, told, strict=True):
-        recorded.told.setdefault(name, []).append(Rows(each >> 1, (each & 1).float().unsqueeze(2)))
+    *reads, users = sent.split([*(use.ids.shape[1] for use in own), len(of_users)], 1)
+    recorded.host_reads = {}
+    for (name, _), each in zip(uses, reads, strict=True):
+        recorded.host_reads.setdefault(name, []).append(Rows(each >> 1, (each & 1).float().unsqueeze(2)))
     here = users.new_ones(len(users), dtype=torch.bool) if somebody is None else users[:, 1] != 0
     return users[:, 0] == 0, here
 

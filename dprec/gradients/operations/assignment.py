@@ -62,5 +62,5 @@ def assign(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     else:
         return NotImplemented
     assert known is not None
-    marked(x, known.rows)
+    marked(x, known.rows_per_user)
     return None
