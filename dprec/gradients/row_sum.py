@@ -84,7 +84,7 @@ class RowSum:
             none = torch.zeros(0, dtype=torch.int64, device=self.device)
             return none, torch.zeros(0, *self.shape[1:], dtype=self.dtype, device=self.device)
         ids, values, scales = self.parts[0] if len(self.parts) == 1 else _joined(self.parts)
-        rows, sums = summed(ids, values, scales=scales, dtype=self.dtype)
+        rows, sums = summed(ids, values, scales, self.dtype)
         return rows.to(self.device), sums.view(len(rows), *self.shape[1:]).to(self.device)
 
 

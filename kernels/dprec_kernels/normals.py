@@ -12,17 +12,12 @@ from dprec_kernels.workspace import workspace
 
 PIECE = 1 << 16  # normals at once: 256 KB stay in the second-level cache
 
-# A generator, or what writes standard normals over out (n, d) for rows (n,): `RowNoise`, or any function of the two.
-# torch's generator is the fastest on a CPU, but no keeper of secrets there: its seed has 32 bits, its state can be
-# solved from what it drew, which rows that nobody touched show, and its float32 normals end at 5.8 standard deviations.
-Source = torch.Generator | Callable[[Tensor, Tensor], object]
+Source = Callable[[Tensor, Tensor], object]  # writes standard normals over out (n, d) for rows (n,), as `RowNoise` does
 
 
 def draw(source: Source, rows: Tensor, like: Tensor) -> Tensor:
     """Return standard normals for rows (n,), of the shape (n, d) and dtype of `like`, in memory that is used again."""
     out = workspace.take("normals", like.shape, like)
-    if isinstance(source, torch.Generator):
-        return out.normal_(generator=source)
     source(out, rows)
     return out
 

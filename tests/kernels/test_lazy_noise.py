@@ -37,21 +37,18 @@ def test_rows_equal_the_reference(
     assert torch.allclose(found, exact, rtol=1e-6, atol=1e-7)
 
 
-def test_a_generator_gives_every_row_normals_of_its_own_size() -> None:
+def test_every_row_gets_normals_of_its_own_size() -> None:
     table, rows = torch.zeros(3000, 64), torch.arange(0, 3000, 2)
     std = torch.rand(1500) + 0.5
-    lazy_noise(table, rows, std, torch.Generator().manual_seed(1))
+    lazy_noise(table, rows, std, SOURCE)
     assert stats.kstest((table[rows] / std[:, None]).double().flatten().numpy(), "norm").pvalue > 1e-3
     assert not table[1::2].any()
-    again = torch.zeros(3000, 64)
-    lazy_noise(again, rows, std, torch.Generator().manual_seed(1))
-    assert torch.equal(table, again)
 
 
 def test_rows_that_owe_nothing_stay() -> None:
     table = torch.randn(9, 4)
     before, rows = table.clone(), torch.tensor([2, 3, 8])
-    lazy_noise(table, rows, torch.tensor([0.0, 1.0, 0.0]), torch.Generator())
+    lazy_noise(table, rows, torch.tensor([0.0, 1.0, 0.0]), SOURCE)
     assert torch.equal(table[[2, 8]], before[[2, 8]])
     assert not torch.equal(table[3], before[3])
 

@@ -31,7 +31,7 @@ def dense_noise(
     >>> dense_noise(table, 0.0, None, alpha=-0.5, rows=rows, values=values)
     >>> table[:, 0]
     tensor([1.0000, 0.5000, 1.0000])
-    >>> dense_noise(table, 3.0, torch.Generator())
+    >>> dense_noise(table, 3.0, RowNoise(seed=7, stream=0, step=0))
     >>> bool((table != 1).all())
     True
     """

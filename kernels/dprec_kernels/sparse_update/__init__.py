@@ -29,7 +29,7 @@ def step_rows(
     >>> table.flatten()
     tensor([-1.,  0., -2.])
     """
-    _check(rows, gradient, table.shape[-1], None)
+    _check(rows, gradient, table.shape[-1])
     _check_noise(std, source)
     if len(rows):
         drawn = source if std else None
@@ -71,9 +71,7 @@ def step_tables(
             paths.fast(__name__, values, tables.widest <= WIDEST).step_tables(*given)
 
 
-def summed(
-    rows: Tensor, values: Tensor, *, scales: Tensor | None = None, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
+def summed(rows: Tensor, values: Tensor, scales: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """Return the rows that were read, sorted, each once, and the sums (n, d) of the gradients of their reads.
 
     rows (users, ...) is what was read, values (users, ..., d) the gradient of each read, scales (users,) what a user's
@@ -81,22 +79,22 @@ def summed(
     anybody's: two reads of one row are taken for one user's. A value that several reads share, as in a bag, takes no
     more memory if it is expanded along them. The same call gives the same bits.
 
-    >>> summed(torch.tensor([[3, 1]]), torch.tensor([[[1.0], [2.0]]]), scales=torch.tensor([0.5]))
+    >>> summed(torch.tensor([[3, 1]]), torch.tensor([[[1.0], [2.0]]]), torch.tensor([0.5]))
     (tensor([1, 3]), tensor([[1.0000],
             [0.5000]]))
     """
-    _check(rows, values, values.shape[-1], scales)
+    _check(rows, values, values.shape[-1])
+    if scales.shape != rows.shape[:1]:
+        raise ValueError(f"scales {tuple(scales.shape)} must hold one number for each of {len(rows)} users")
     with torch.no_grad():
         reads = pieces.merge(rows, scales)
         return reads.rows, pieces.summed(reads, values.detach(), dtype, rows.dim() > 1)
 
 
-def _check(rows: Tensor, values: Tensor, width: int, scales: Tensor | None) -> None:
+def _check(rows: Tensor, values: Tensor, width: int) -> None:
     if values.shape != (*rows.shape, width) or rows.dtype != torch.int64 or rows.dim() == 0:
         shapes = f"values {tuple(values.shape)} must hold {width} numbers for each of int64 rows {tuple(rows.shape)}"
         raise ValueError(shapes)
-    if scales is not None and scales.shape != rows.shape[:1]:
-        raise ValueError(f"scales {tuple(scales.shape)} must hold one number for each of {len(rows)} users")
 
 
 def _check_noise(std: float, source: normals.Source | None) -> None:

@@ -29,17 +29,15 @@ class Reads:
     begins: Tensor  # (n,) where the reads of each row begin in `order`; they end where the next one's begin
     order: Tensor  # (m,) places of the reads in the batch, row by row
     users: Tensor  # (m,) who made each
-    weights: Tensor | None  # (m,) the user's scale
+    weights: Tensor  # (m,) the user's scale
 
 
-def merge(rows: Tensor, scales: Tensor | None) -> Reads:
+def merge(rows: Tensor, scales: Tensor) -> Reads:
     """Sort the reads by row; those of a row stay in the order of the batch, so that their sum is always the same."""
     flat, order = ordered(rows.flatten())
     read, counted = flat.unique_consecutive(return_counts=True)
     users = order // max(1, math.prod(rows.shape[1:]))
     begins = counted.cumsum(0) - counted
-    if scales is None:
-        return Reads(read, begins, order, users, None)
     weights = scales[users]
     adds = weights != 0
     if host_readable(adds) and bool(adds.all()):
@@ -65,8 +63,7 @@ def summed(reads: Reads, values: Tensor, dtype: torch.dtype, owned: bool) -> Ten
     which, counts = which[own], counts[places]
     if FEW * len(which) < len(each):
         each, which = each[which], torch.arange(len(which), device=which.device)
-    weights = None if reads.weights is None else reads.weights[own]
-    exact = _bagged(which, each.double(), counts.cumsum(0) - counts, weights)
+    exact = _bagged(which, each.double(), counts.cumsum(0) - counts, reads.weights[own])
     return sums.index_copy_(0, places, exact.to(dtype))
 
 
@@ -110,9 +107,8 @@ def step_tables(
         step_rows(table, rows[there], values[starts[there].unsqueeze(1) + columns], rule, std, own)
 
 
-def _bagged(which: Tensor, each: Tensor, begins: Tensor, weights: Tensor | None) -> Tensor:
-    weights = None if weights is None else weights.to(each.dtype)
-    return F.embedding_bag(which, each, begins, mode="sum", per_sample_weights=weights)
+def _bagged(which: Tensor, each: Tensor, begins: Tensor, weights: Tensor) -> Tensor:
+    return F.embedding_bag(which, each, begins, mode="sum", per_sample_weights=weights.to(each.dtype))
 
 
 def without_repeats(values: Tensor, reads: Reads) -> tuple[Tensor, Tensor]:
