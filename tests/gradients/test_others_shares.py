@@ -20,32 +20,8 @@ from dprec.gradients.contributions.look_ups import Rows, SharedRows
 from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.pulled import OfOneNumber, Pulled
 from dprec.models import GRU, DPFormer
-from dprec.noise.gaussian import GaussianNoise
-from dprec.noise.step_noise import StepNoise
-from dprec.privacy.private_gradient import PrivateGradient
-from dprec.sparsity.rows.kinds import Strategy
-from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec_kernels.catalogue_softmax import for_users
-from tests.one_micro_batch import add_clipped, distance, size
-
-
-def summed(
-    model: Any,
-    parts: list[Any],
-    losses: Callable[[Any], Tensor] | None = None,
-    strategy: Callable[[], Strategy] | None = None,
-) -> dict[str, Tensor]:
-    """Return the clipped sum as a step without noise releases it."""
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    strategies, noise = (
-        TableStrategies([] if strategy is None else [strategy()]),
-        StepNoise(GaussianNoise(), 0.0, 1.0, at_most=10**9),
-    )
-    strategies.begin(model, parameters, noise, 1.0)
-    gradient = PrivateGradient(Clipping(), noise, strategies=strategies)
-    gradient(parameters, losses or model.losses, parts)
-    made = {name: strategies.held.get(name, p.grad) for name, p in parameters.items()}
-    return {name: gradient.to_dense().double().clone() for name, gradient in made.items() if gradient is not None}
+from tests.one_micro_batch import add_clipped, clipped_sums, distance, size
 
 
 @pytest.mark.parametrize("parts", [1, 16])
@@ -60,7 +36,7 @@ def test_a_coherent_sum_of_many_users(parts: int) -> None:
 
     whole = [SequenceBatch(part, part) for part in x.chunk(parts)]
     less = [SequenceBatch(part, part) for part in x[1:].chunk(parts)]
-    every, rest = summed(layer, whole, losses), summed(layer, less, losses)
+    every, rest = (clipped_sums(layer, some, Clipping(), losses) for some in (whole, less))
     assert distance(every, rest) <= 1 + 1e-4
 
 

@@ -16,6 +16,7 @@ from dprec_kernels import catalogue_softmax
 from tests.zoo import Small, enter
 
 USERS, LENGTH, DIM, ITEMS = 4, 5, 3, 7
+CONVOLUTION = "input weight bias stride padding dilation groups"
 T: Any = Tensor
 SLOPE = torch.linspace(-2, 2, LENGTH**2).view(LENGTH, LENGTH)  # added to scores of attention
 
@@ -178,36 +179,14 @@ CALLS = [
         "query key value attn_mask",
         lambda g: [g.x, g.y, g.x, (g.table @ g.table.T)[:LENGTH, :LENGTH]],
     ),
-    Call(
-        torch.conv1d, "input weight bias stride padding dilation groups", lambda g: [g.back, g.filter, g.b, 2, 3, 2, 1]
-    ),
-    Call(
-        torch.conv1d,
-        "input weight bias stride padding dilation groups",
-        lambda g: [g.back, g.filter[:, :1], g.b, (1,), "same", (2,), DIM],
-    ),
+    Call(torch.conv1d, CONVOLUTION, lambda g: [g.back, g.filter, g.b, 2, 3, 2, 1]),
+    Call(torch.conv1d, CONVOLUTION, lambda g: [g.back, g.filter[:, :1], g.b, (1,), "same", (2,), DIM]),
     Call(torch.conv1d, "input weight", lambda g: [g.back, g.filter], {"padding": "valid"}),
-    *(
-        Call(
-            function,
-            "input weight bias stride padding dilation groups",
-            lambda g, d=d, padding=padding, stride=stride, groups=groups: [
-                g.x.reshape(-1, 3, 1, 1, 5)[:, :, 0] if d == 2 else g.x.reshape(-1, 3, 1, 1, 5),
-                g.filter[:, : 3 // groups].reshape(3, -1, *[1] * (d - 1), 2),
-                g.b,
-                stride,
-                padding,
-                [*[1] * (d - 1), 2],
-                groups,
-            ],
-        )
-        for function, d in ((torch.conv2d, 2), (torch.conv3d, 3))
-        for padding, stride, groups in (
-            (2, 2, 1),
-            ([*[1] * (d - 1), 0], [1] * d, 3),
-            ("same", 1, 1),
-            ("valid", (1,), 1),
-        )
+    Call(torch.conv2d, CONVOLUTION, lambda g: [g.back.unsqueeze(2), g.filter.unsqueeze(2), g.b, 2, 2, [1, 2], 1]),
+    Call(
+        torch.conv3d,
+        CONVOLUTION,
+        lambda g: [g.back[:, :, None, None], g.filter[:, :1, None, None], g.b, 1, "same", 1, DIM],
     ),
     Call(F.group_norm, "input num_groups weight bias eps", lambda g: [g.back, DIM, g.b, g.b * 2, 1e-3]),
     Call(

@@ -9,6 +9,7 @@ import pytest
 
 from dprec.privacy import cores as package
 from dprec.privacy.cores import shares
+from tests.privacy.cores.support import OPENED
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,8 @@ def _three_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("OF_A_BATCH", "OF_THE_REST"):  # so that small batches are shared, too
         monkeypatch.setattr(shares, name, 0)
     yield
+    while OPENED:
+        OPENED.pop().close()
     left = active_children()
     for process in left:  # so that one failing test does not fail the next
         process.kill()

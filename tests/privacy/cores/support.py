@@ -60,9 +60,13 @@ def steps_of(model: Any, cores: OneCore, steps: int = 4, sigma: float = 0.0) -> 
     return [p.detach().clone() for p in parameters.values()]
 
 
+OPENED: list[AllCores] = []  # which conftest closes
+
+
 def all_cores_of(model: Any) -> AllCores:
     cores = cores_for(model)
     assert isinstance(cores, AllCores)
+    OPENED.append(cores)
     return cores
 
 

@@ -77,7 +77,6 @@ def test_others_hear_no_signal_of_the_first_one_s(tmp_path: Path) -> None:
         assert told.read_text() == str(os.getpid())
     finally:
         signal.signal(signal.SIGUSR1, own)
-        cores.close()
 
 
 @forks
@@ -94,7 +93,6 @@ def test_a_process_that_is_killed_costs_nothing() -> None:
             killed[0].kill()
             killed[0].join()
     assert not {process.pid for process in active_children()} & {process.pid for process in killed}
-    cores.close()
 
 
 @forks
@@ -111,7 +109,6 @@ def test_an_error_is_that_of_one_process_and_leaves_nobody() -> None:
         gradient(parameters, model.losses, broken)
     assert not active_children()
     gradient(parameters, model.losses, batch_of())  # goes on
-    cores.close()
 
 
 @forks

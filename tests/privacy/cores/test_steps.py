@@ -46,7 +46,6 @@ def test_steps_are_those_of_one_process(kind: str, sigma: float) -> None:
     assert len(active_children()) == 2
     assert not close(expected, list(model_of(kind).parameters()))
     assert all(view.any() for other in cores._others for view in other._sums.views[:1])  # each has added something up
-    cores.close()
 
 
 @forks
@@ -57,7 +56,6 @@ def test_the_loss_that_is_told_is_that_of_all_users() -> None:
     expected = torch.cat([model.losses(part) for part in batch_of()]).mean().item()
     for _ in range(2):
         assert gradient(parameters, model.losses, batch_of()) == pytest.approx(expected, rel=1e-5)
-    cores.close()
 
 
 @forks
@@ -68,7 +66,6 @@ def test_a_batch_that_draws_nobody_is_a_step() -> None:
     for batch in (batch_of(), [], batch_of(sizes=[1]), []):
         gradient(parameters, model.losses, batch)
     assert all(float(p.grad.abs().sum()) == 0 for p in parameters.values() if p.grad is not None)
-    cores.close()
 
 
 class Overflowing(Transformer):
@@ -92,7 +89,6 @@ def test_a_user_whose_gradient_is_not_finite_counts_as_in_one_process() -> None:
     found = gradients(cores, model, nothing)
     assert close(gradients(OneCore(), alone, nothing), found)
     assert any(gradient.any() for gradient in found)
-    cores.close()
 
 
 class Mine(Transformer):
@@ -116,7 +112,6 @@ def test_a_model_of_one_s_own_that_promises_is_dealt() -> None:
     cores = all_cores_of(model)
     assert close(steps_of(alone, OneCore()), steps_of(model, cores))
     assert len(active_children()) == 2
-    cores.close()
 
 
 def patched() -> Any:
@@ -184,19 +179,12 @@ def other_hook(model: Any, step: int) -> None:
 
 
 @forks
-@pytest.mark.parametrize(
-    "change",
-    [
-        *(other_number, other_module, other_hook),
-    ],
-)
+@pytest.mark.parametrize("change", [other_number, other_module, other_hook])
 def test_what_changes_between_steps_counts_for_all_users(change: Any) -> None:
-    kind = "dpformer" if change is other_buffer else "transformer"
-    model = model_of(kind)
+    model = model_of()
     cores = all_cores_of(model)
     found = gradients(cores, model, change)
-    cores.close()
-    expected = gradients(OneCore(), model_of(kind), change)
+    expected = gradients(OneCore(), model_of(), change)
     assert close(expected, found)
     third = len(expected) // 3
     assert not close(expected[:third], expected[third : 2 * third])  # it matters
@@ -212,7 +200,6 @@ def test_weights_and_buffers_reach_processes_that_live_on() -> None:
         found = gradients(cores, model, change)
         assert {process.pid for process in active_children()} == before
         assert close(gradients(OneCore(), model_of("dpformer"), change), found)
-        cores.close()
 
 
 @forks
