@@ -52,7 +52,7 @@ def built_once(uses: list[Contribution], users: int, shape: Size, room: int) -> 
     if users * shape.numel() > room:
         return [BuiltAgain(uses, shape)]
     whole = torch.empty(users, *shape, **precision(uses))
-    for chosen, gradient in built(uses, shape, range(users)):
+    for chosen, gradient in built(uses, shape, users):
         whole[chosen] = gradient
     return [Dense(whole)]
 
@@ -62,7 +62,7 @@ def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size
     known = unbuilt(contributions)
     if known is not None:
         return known()
-    return torch.cat([square(gradient) for _, gradient in built(contributions, shape, range(users))])
+    return torch.cat([square(gradient) for _, gradient in built(contributions, shape, users)])
 
 
 def terms(contributions: Sequence[Contribution]) -> Tensor | None:
@@ -87,7 +87,7 @@ def sweep(
     They are built once: norm, scale and sum while they are in the cache.
     """
     part = WidePart(out, precision(contributions)["dtype"])
-    for chosen, gradient in built(contributions, out.shape, range(squared.shape[0])):
+    for chosen, gradient in built(contributions, out.shape, squared.shape[0]):
         own, whole = square(gradient), squared[chosen]
         whole += own
         weight = scale(whole.sqrt(), length[chosen])

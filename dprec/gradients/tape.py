@@ -12,7 +12,7 @@ What a parameter-only computation yields (`weight.T`, `positions.weight[:T]`, `s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -97,7 +97,6 @@ class Tape(AsWritten):
         self._names = dict(zip(map(id, parameters.values()), parameters, strict=True))
         self._precision = OwnPrecision(parameters)
         self._device = next((p.device.type for p in parameters.values()), "cpu")
-        self._made: dict[Hashable, Tensor] = {}
         self._by_user: dict[int, tuple[Tensor, int, Tensor]] = {}  # a tensor, its version, its rows by user
         self._running = False  # whether a gradient that comes is of the tape's own backward pass
 
@@ -215,12 +214,6 @@ class Tape(AsWritten):
     def ids_of(self, value: Tensor) -> Tensor | None:
         """Return the ids at which an expression reads its parameter, if that is what it does."""
         return ids_of(value)
-
-    def made(self, what: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """Return what several operations need and the first of them makes."""
-        if what not in self._made:
-            self._made[what] = make()
-        return self._made[what]
 
     def by_user(self, tensor: Tensor) -> Tensor:
         if tensor.is_inference():  # nothing tells whether it is changed later

@@ -22,7 +22,7 @@ from dprec.data import PoissonBatches, SequenceBatch
 from dprec.errors import UserError
 from dprec.gradients import Contribution, Outer, alone, by_user, rule
 from dprec.gradients.clipping import Clipping, squared_norms
-from dprec.gradients.contributions.base import UserIndex, zeroed
+from dprec.gradients.contributions.base import zeroed
 from dprec.gradients.tape import Tape
 from dprec.gradients.uses.registry import RULES
 from tests import truth
@@ -90,7 +90,7 @@ class Plain(Contribution):
 
     values: Tensor  # (B, o, i)
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         out += self.values[users]
 
     def forget(self, lost: Tensor) -> None:

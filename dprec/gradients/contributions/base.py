@@ -19,7 +19,6 @@ from dprec_kernels.joint import Positions, Products, Softmaxes, Vectors
 from dprec_kernels.paths import host_readable
 from dprec_kernels.wide_sum import TOGETHER, WidePart, lengths
 
-UserIndex: TypeAlias = "slice | Tensor"  # which users of a micro-batch
 Line: TypeAlias = "Products | Vectors | Positions | Softmaxes"
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
 
@@ -45,7 +44,7 @@ class Contribution(ABC):
     """One use's share of the users' gradients of one parameter of shape `shape`."""
 
     @abstractmethod
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         """Add the gradients of these users to out (b, *shape)."""
 
     @abstractmethod
@@ -62,7 +61,7 @@ class Contribution(ABC):
         """
         return None
 
-    def write(self, out: Tensor, users: UserIndex) -> None:
+    def write(self, out: Tensor, users: slice) -> None:
         """Overwrite out (b, *shape) with the gradients of these users."""
         self.materialise(out.zero_(), users)
 

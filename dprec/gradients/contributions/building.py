@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from dprec.gradients.contributions.base import SLICE, Contribution, UserIndex, users_at_once
+from dprec.gradients.contributions.base import SLICE, Contribution, users_at_once
 from dprec_kernels.paths import host_readable
 from dprec_kernels.wide_sum import WidePart
 from dprec_kernels.workspace import workspace
@@ -19,24 +19,17 @@ TERMS = 64  # squares that are added up in float32
 
 
 def built(
-    contributions: Sequence[Contribution],
-    shape: Size,
-    users: Sequence[int] | range,
-    dtype: torch.dtype | None = None,
-) -> Iterator[tuple[UserIndex, Tensor]]:
+    contributions: Sequence[Contribution], shape: Size, users: int, dtype: torch.dtype | None = None
+) -> Iterator[tuple[slice, Tensor]]:
     """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, for all users."""
     held = precision(contributions)
     like = torch.empty(0, dtype=dtype or held["dtype"], device=held["device"])
-    count, (first, *others) = len(users), contributions
-    step = min(count, users_at_once(shape.numel(), like, SLICE)) or 1
+    first, *others = contributions
+    step = min(users, users_at_once(shape.numel(), like, SLICE)) or 1
     memory = workspace.take("gradients", (step, *shape), like)
-    for start in range(0, count, step):
-        stop = start + step if start + step < count else count
-        if isinstance(users, range):
-            chosen: UserIndex = slice(users.start + start, users.start + stop)
-        else:
-            chosen = torch.tensor(users[start:stop]).to(like.device)
-        gradient = memory[: stop - start]
+    for start in range(0, users, step):
+        chosen = slice(start, min(start + step, users))
+        gradient = memory[: chosen.stop - start]
         first.write(gradient, chosen)
         for contribution in others:
             contribution.materialise(gradient, chosen)
@@ -89,13 +82,13 @@ class BuiltAgain(Contribution):
     uses: list[Contribution]
     shape: Size
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         for use in self.uses:
             use.materialise(out, users)
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
         part = WidePart(total, weight.dtype)
-        for chosen, gradient in built(self.uses, self.shape, range(len(weight))):
+        for chosen, gradient in built(self.uses, self.shape, len(weight)):
             part.add(gradient, weight[chosen])
         part.flush()
 

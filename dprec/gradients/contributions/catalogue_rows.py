@@ -12,7 +12,6 @@ from dprec.gradients.contributions.base import (
     Contribution,
     Line,
     SquaredNorms,
-    UserIndex,
     all_of,
     zeroed,
 )
@@ -35,12 +34,12 @@ class CatalogueRows(Contribution):
     padding: int
     softmaxes: UserSoftmaxes | Tensor  # or how likely the likeliest item is (B, T), where scores are computed again
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         built = workspace.take("gradients of a catalogue", out.shape, self.hidden)
         self.write(built, users)
         out += built
 
-    def write(self, out: Tensor, users: UserIndex) -> None:
+    def write(self, out: Tensor, users: slice) -> None:
         if out.dtype != self.hidden.dtype:
             super().write(out, users)
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, SquaredNorms, UserIndex, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, SquaredNorms, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.look_ups import Rows
 from dprec_kernels.joint import Vectors
@@ -21,7 +21,7 @@ class Dense(Contribution):
 
     values: Tensor  # (B, *shape)
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         out += self.values[users]
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
@@ -48,7 +48,7 @@ class Stacked(Contribution):
 
     values: Tensor  # (n, B, N)
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         out += self.values[:, users].transpose(0, 1)
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
@@ -69,7 +69,7 @@ class Aligned(Contribution):
     values: Tensor  # (B * rows, *rest)
     rows: int
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         each = self.values.view(-1, self.rows, *self.values.shape[1:])
         chosen = torch.arange(len(each), device=out.device)[users]
         of_users = out.view(len(out), *each.shape)  # of whom each touches only one's own rows

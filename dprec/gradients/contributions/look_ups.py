@@ -17,7 +17,6 @@ from dprec.gradients.contributions.base import (
     Line,
     OfProducts,
     SquaredNorms,
-    UserIndex,
     all_of,
     zeroed,
 )
@@ -78,7 +77,7 @@ class Rows(LookUp):
         """Return the values as vectors (B, N, d), also of users who read nothing."""
         return self.values.flatten(2) if self.values.ndim > 2 else self.values.unsqueeze(2)
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         ids, values = self.ids[users], self.values[users]
         if ids.shape[0] > 1:
             ids = ids + torch.arange(0, out.shape[0] * out.shape[1], out.shape[1], device=ids.device).unsqueeze(1)
@@ -208,7 +207,7 @@ class SharedRows(OfProducts, LookUp):
     left: Tensor  # (B, T, K)
     right: Tensor  # (B, T, d)
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         out.index_add_(1, self.ids, self._products(users).to(out.dtype))
 
     def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
@@ -248,7 +247,7 @@ class SharedRows(OfProducts, LookUp):
         ids = self.ids[~is_among(self.ids, besides)].unique()
         return users.repeat_interleave(len(ids)), ids.repeat(len(users))
 
-    def _products(self, users: UserIndex) -> Tensor:
+    def _products(self, users: slice) -> Tensor:
         left, right = self.left[users], self.right[users]
         return multiply_each(left.mT, right, left.new_empty(len(left), left.shape[2], right.shape[2]))
 
@@ -288,6 +287,6 @@ def _squared_norms(shared: Sequence[SharedRows], own: Sequence[Rows]) -> Tensor:
         met = (read[place] == ids).unsqueeze(2)
         small.append(Rows(place, values.masked_fill(~met, 0.0).double()))
         elsewhere = sample_norms.rows(ids, values.masked_fill(met, 0.0))
-    users, shape = range(len(shared[0].left)), Size((len(read), shared[0].right.shape[2]))
+    users, shape = len(shared[0].left), Size((len(read), shared[0].right.shape[2]))
     squared = [square(gradient) for _, gradient in built(small, shape, users, torch.float64)]
     return torch.cat(squared) + elsewhere

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, OfProducts, SquaredNorms, UserIndex, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, OfProducts, SquaredNorms, zeroed
 from dprec.gradients.contributions.look_ups import Rows, SharedRows, joined
 from dprec_kernels import sample_norms
 from dprec_kernels.joint import Products
@@ -23,10 +23,10 @@ class Outer(OfProducts):
     left: Tensor  # (B, T, o)
     right: Tensor  # (B, T, i)
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         add_products(out, self.left[users].mT, self.right[users])
 
-    def write(self, out: Tensor, users: UserIndex) -> None:
+    def write(self, out: Tensor, users: slice) -> None:
         multiply_each(self.left[users].mT, self.right[users], out)
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:
@@ -88,7 +88,7 @@ class Maps(OfProducts):
     left: Tensor  # (n, B, T, o)
     right: Tensor  # (n, B, T, i)
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         out += (self.left[:, users].mT @ self.right[:, users]).transpose(0, 1)
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:

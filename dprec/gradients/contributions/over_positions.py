@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, SquaredNorms, UserIndex, remembered_lengths, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, SquaredNorms, remembered_lengths, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.dense import Dense
 from dprec_kernels.joint import Positions
@@ -23,7 +23,7 @@ class OverPositions(Contribution):
     values: Tensor  # (B, T, *shape)
     factors: Tensor | None = None  # (B, T, *shape)
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         own = OverPositions(self.values[users], None if self.factors is None else self.factors[users])
         out += own.summed().values
 

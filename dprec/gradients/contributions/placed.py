@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, SquaredNorms, UserIndex, all_of
+from dprec.gradients.contributions.base import Contribution, SquaredNorms, all_of
 from dprec.gradients.contributions.dense import Aligned, Dense
 from dprec.gradients.contributions.look_ups import Rows
 from dprec.gradients.contributions.outer import Outer
@@ -26,7 +26,7 @@ class Part(Contribution):
     inner: Contribution
     view: ViewSpec
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         shape, strides, offset = self.view
         own = out.new_zeros(len(out), *shape)
         self.inner.materialise(own, users)
@@ -103,7 +103,7 @@ class Times(Contribution):
     inner: Contribution
     factors: Tensor  # the derivative
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         own = torch.zeros_like(out)
         self.inner.materialise(own, users)
         out.addcmul_(own, self.factors.to(out.dtype))

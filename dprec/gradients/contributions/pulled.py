@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import TAIL, Contribution, SquaredNorms, UserIndex, all_of, zeroed
+from dprec.gradients.contributions.base import TAIL, Contribution, SquaredNorms, all_of, zeroed
 from dprec.gradients.contributions.look_ups import Rows, joined
 from dprec.gradients.contributions.outer import Outer
 from dprec_kernels import sample_norms
@@ -30,7 +30,7 @@ class Pulled(Contribution):
     expression: Tensor  # requires grad
     parameter: Tensor
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         inner = out.new_zeros(out.shape[0], *self.expression.shape)
         self.inner.materialise(inner, users)
         out += self._back(inner)
@@ -90,7 +90,7 @@ class OfOneNumber(Contribution):
         found = torch.autograd.grad(self.number, self.parameter, torch.ones_like(self.number), retain_graph=True)[0]
         return (found if found.layout == torch.strided else found.to_dense()).detach()
 
-    def materialise(self, out: Tensor, users: UserIndex) -> None:
+    def materialise(self, out: Tensor, users: slice) -> None:
         out += self.factors[users].view(-1, *[1] * self.same.dim()) * self.same
 
     def add_to(self, total: Tensor, weight: Tensor) -> None:

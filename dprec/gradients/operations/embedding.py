@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -145,9 +146,16 @@ def _pool(tape: Recorder, weight: Tensor, ids: Tensor, mode: str, padding: int |
     if host_readable(weight):  # or in the memory of the host
         output = F.embedding_bag(ids, weight.detach(), mode=mode, padding_idx=padding)
     else:
-        begins = tape.made(("bags", *ids.shape), lambda: torch.arange(0, ids.numel(), ids.shape[1], device=ids.device))
+        begins = _begins(len(ids), ids.shape[1], ids.device)
         output = F.embedding_bag(ids.reshape(-1), weight.detach(), begins, mode=mode, padding_idx=padding)
     return tape.record(output, rows, [(weight, for_table)], kept=[own])
+
+
+@lru_cache(maxsize=16)
+def _begins(bags: int, reads: int, device: torch.device) -> Tensor:
+    """Return where bags of so many reads each begin, made on a GPU once for all tables and steps."""
+    with torch.inference_mode(False):
+        return torch.arange(0, bags * reads, reads, device=device)
 
 
 def _real(ids: Tensor, padding: int | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -45,9 +45,6 @@ class Recorder(Protocol):
 
     def ids_of(self, value: Tensor) -> Tensor | None:
         """Return the ids at which something computed from one parameter reads it, if that is what it does."""
-
-    def made(self, what: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """Return what several operations of a step need and the first of them makes."""
 
     def by_user(self, tensor: Tensor) -> Tensor:
         """Return a tensor in the users' order as (users, positions, features): while unchanged, each time the same."""

@@ -83,11 +83,10 @@ class UserSoftmaxes:
                     again = self._again(own, tile, items)
                     add_product(out[items], again, right[own.first : own.first + own.count])
 
-    def write_gradients(self, out: Tensor, places: slice | Tensor, weight: Tensor) -> None:
+    def write_gradients(self, out: Tensor, users: slice, weight: Tensor) -> None:
         """Overwrite out (b, items, d) with these users' own gradients, for weight (B, T)."""
-        users = places.tolist() if isinstance(places, Tensor) else range(weight.shape[0])[places]
         rights, tiles, kept = self._multipliers(weight), self._tiles, self.kept
-        for gradient, user in zip(out.unbind(), users, strict=True):
+        for gradient, user in zip(out.unbind(), range(weight.shape[0])[users], strict=True):
             own, first, length = self.homes[user]
             for tile, items in enumerate(tiles):
                 if kept is not None and own.first < kept.positions:
@@ -96,7 +95,7 @@ class UserSoftmaxes:
                     exponentials = self._again(own, tile, items)[first - own.first :][:length]
                 part = gradient if len(tiles) == 1 else gradient[items]
                 multiply_each(exponentials.T, rights[tile][first : first + length], part)
-        target, taken = self.target[places], self.targets(weight)[places]
+        target, taken = self.target[users], self.targets(weight)[users]
         if out.shape[0] > 1:
             target = target + torch.arange(0, out.shape[0] * out.shape[1], out.shape[1], device=out.device).unsqueeze(1)
         out.view(-1, out.shape[2]).index_add_(0, target.flatten(), taken.flatten(0, 1), alpha=-1.0)
