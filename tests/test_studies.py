@@ -104,10 +104,8 @@ def test_convex(which: str, tmp_path: Path) -> None:
         assert found == {study.RISK, study.NORM}
         assert all(row["value"] > 0 for row in rows)
     else:
-        assert len(found) == 7
-        errors = {
-            row["method"]: row["value"] for row in rows if row["study"] == "error by dimension" and row["d"] == 5_000
-        }
+        assert len(found) == 5
+        errors = {row["method"]: row["value"] for row in rows if row["study"] == "error by records"}
         assert errors["projection"] < 0.5 * errors["plain Gaussian"]
         assert all(0 <= row["auc"] <= 1 and row["value"] > 0.5 for row in rows if row["study"] == "clicks")
     assert (tmp_path / "picture.png").stat().st_size > 5_000
@@ -164,15 +162,13 @@ def test_normals(tmp_path: Path) -> None:
     for row in run(tmp_path, "normals"):
         assert row["millions_per_second"] == pytest.approx(1e3 / row["ns"])
     study = load("normals")
-    assert {"dprec", "torch's generator", "numpy's Philox"} <= {name for name, _ in study.sources(1 << 17)}
+    assert {"dprec", "torch's generator", "numpy's Philox"} <= set(study.sources(1 << 17))
     for key in study.sources(1 << 17):
         with pytest.MonkeyPatch.context() as patch:
             numbers = torch.full((1024, 128), 1e-9)
             patch.setattr(study.torch, "ones", lambda *shape, own=numbers: own)
             study.sources(1 << 17)[key]()
-        changed = (numbers != torch.tensor(1e-9)).all(dim=1)
-        assert changed[:512].all()
-        assert key[1] == "a cache" or changed.all()
+        assert (numbers != torch.tensor(1e-9)).all()
 
 
 @pytest.mark.full
@@ -231,27 +227,6 @@ def test_rows_without_a_gradient_are_those_that_no_record_looks_up() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("system", ["PyTorch", "PyTorch, sparse gradient", "AdaFEST", "DP-SGD, fused"])
-def test_a_step_of_text_moves_the_words_that_it_may(system: str) -> None:
-    pytest.importorskip("transformers")
-    study = load("text")
-    size = study.Size(300, dim=8, records=6, tokens=5)
-    model, texts = study.classifier(size), study.records(size)
-    words = model.encoder.get_input_embeddings().weight
-    before, read = words.detach().clone(), torch.zeros(size.words, dtype=torch.bool)
-    next(study.steps(system, model, texts))
-    moved = (words != before).any(1)
-    read[texts.tensors[0].unique()] = True
-    if system.startswith("PyTorch"):
-        assert moved.any()
-        assert not moved[~read].any()
-    elif system == "DP-SGD, fused":
-        assert moved.sum() == size.words - 1  # all but the padding
-    else:
-        assert moved.sum() < size.words
-
-
-@pytest.mark.full
 def test_text_items(tmp_path: Path) -> None:
     """Trained, it ranks new items by what users of others chose, well above chance."""
     rows = run(tmp_path, "text_items")
@@ -305,12 +280,6 @@ def reductions(rows: list[dict]) -> bool:
     )
 
 
-def nights_add_up(rows: list[dict]) -> bool:
-    """Of two nights, and as dp-accounting composes them."""
-    theirs = [row["dp_accounting"] for row in rows[::3]]
-    return len(rows) == 6 and [row["epsilon"] for row in rows[::3]] == pytest.approx(theirs, rel=2e-3)
-
-
 RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a study is asked, and what its rows have
     "private_als": (
         ["--epsilons", "5", "--data", "movielens"],
@@ -319,17 +288,16 @@ RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a st
     "adafest": ([], lambda rows: [row["system"] for row in rows[:3]] == ["AdaFEST", "DP-SGD, fused", "AdaFEST"]),
     "nearest_items": (
         [],
-        lambda rows: len(rows) == 7 and 0 < rows[0]["recall"] <= rows[3]["recall"] and rows[6]["recall"] > 0.9,
+        lambda rows: len(rows) == 4 and 0 < rows[0]["recall"] <= rows[3]["recall"],
     ),
-    "nights": ([], nights_add_up),
-    "processes": ([], lambda rows: 0 < rows[1]["cpu_ms_per_step"] < rows[1]["all_cpu_ms_per_step"]),
+    "nights": ([], lambda rows: len(rows) == 6 and 0 < rows[0]["epsilon"] < rows[3]["epsilon"]),
+    "processes": ([], lambda rows: rows[0]["ratio"] == 1 and rows[1]["users_per_second"] > 0),
     "random_allocation": ([], lambda rows: rows[0]["ratio"] == pytest.approx(1, abs=0.03)),
     "sparsity": (
         ["--study", "periods", "--runs", "runs"],
         lambda rows: [row["period_days"] for row in rows] == [1, 1, 18, 18],
     ),
     "table_memory": ([], lambda rows: 0.9 < rows[0]["times_table"] < 1.5),  # not less than the table
-    "text": ([], lambda rows: [row["system"] for row in rows][::2] == ["PyTorch, sparse gradient", "AdaFEST"]),
     "text_accuracy": ([], reductions),
 }
 NEEDS = {"nearest_items": "faiss", "random_allocation": "PLD_accounting"}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -35,16 +33,7 @@ def measure(asked: Namespace) -> list[Row]:
     return rows
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
-    """A sample's variance over the formula's, against its size."""
-    named = {
-        f"{row['activation']}, {row['std']:g}": [(many, row[str(many)] / row["analytic"]) for many in SAMPLES]
-        for row in rows
-    }
-    study.lines({"": named}, file, "samples", "variance over the formula's", log="x")
-
-
 PARSER = study.parser(__doc__)
 
 if __name__ == "__main__":
-    study.main(PARSER, measure, COLUMNS, draw)
+    study.main(PARSER, measure, COLUMNS)

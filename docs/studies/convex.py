@@ -16,8 +16,6 @@ to 32,000 records and -0.99 beyond ten million. Recovery has 0.97 to 0.87 of its
 there the answer 0 is nearer than both; where some entries are large, projection is 1.4 to 1.6 times better. Excess
 risks at d = 100,000 fall with exponents -0.51 and, with δ = 0, -0.33; theory has -1/2 and -1/3. Descent's risk falls
 with -0.63 (theory: -1/2; w = 0 has 0.328), its gradient's norm for a loss that is not convex with -0.36 (theory: -1/4).
-With ε = 1, δ = 1/n² and n = 1,024 the ledger allows about 230,000 steps; the paper's filter stops after 131.6, the
-mean of 300 draws.
 """
 
 from __future__ import annotations
@@ -37,14 +35,11 @@ import study
 from dprec.accounting.budget import PrivacyBudget, calibrate
 from dprec.accounting.ledger import Event
 from dprec.convex import BiasReducedSGD, OutputPerturbation
-from dprec.convex.debiasing import TruncatedGeometric, steps_within_filter
 from dprec.convex.estimator import Logistic, Sigmoid, gradient, minimum, risk
-from dprec.convex.mean import gaussian_multiplier, regime
+from dprec.convex.mean import gaussian_multiplier
 from dprec.convex.measurements import bounded_rows, mean_of, measurements_wanted, recovers
 from dprec.convex.mechanisms import (
     Gaussian,
-    Laplace,
-    LaplaceProjection,
     Projection,
     Recovery,
     VectorNoise,
@@ -68,7 +63,6 @@ COLUMNS = {
     "s": "s",
     "epsilon": "ε",
     "value": "value",
-    "theory": "theory",
     "auc": "AUC",
     "note": "note",
 }
@@ -84,49 +78,33 @@ SLOPES = (
 )
 
 
-def row(study: str, method: str, n: int, d: int, s: int, epsilon: float | None, value: float, **more: Any) -> Row:
+def row(
+    at: tuple[str, int, int, int], method: str, value: float, epsilon: float | None = 1.0, note: str = "", **more: Any
+) -> Row:
+    study, n, d, s = at
     found = {"study": study, "method": method, "n": int(n), "d": d, "s": s, "epsilon": epsilon, "value": float(value)}
-    return found | {"theory": None, "auc": None, "note": ""} | more
+    return found | {"auc": None, "note": note} | more
 
 
 def means(quick: bool) -> list[Row]:
-    """Return errors of private means by the number of records, of entries and of dimensions."""
+    """Return errors of private means by the number of records and of entries."""
     rng, rows = np.random.default_rng(0), []
     d, s = (2_000, 4) if quick else (200_000, 8)
     z = gaussian_multiplier(1.0, DELTA)
     for n in [10**k for k in range(2, 4)] if quick else [round(10 ** (k / 2)) for k in range(4, 17)]:
         mean, at = drawn_mean(n, d, s, rng), ("error by records", n, d, s)
-        bounds, pure = regime(n, d, s, 1.0, z), regime(n, d, s, 1.0, 1.0, pure=True)
-        least, least_pure = min(bounds.sparse, bounds.dense), min(pure.sparse, pure.dense)
-        laplace, projected = Laplace(1.0, s, 1.0), LaplaceProjection(1.0, s, 1.0)
-        rows += [
-            named(at, "zero", float(np.linalg.norm(mean)), theory=1.0),
-            named(at, "plain Gaussian", error(Gaussian(1.0, s, z), mean, n), theory=bounds.dense),
-            named(at, "projection", error(Projection(1.0, s, z), mean, n), theory=least, note=bounds.name),
-            named(at, "plain Laplace", error(laplace, mean, n), theory=pure.dense),
-            named(at, "projection, pure", error(projected, mean, n), theory=least_pure, note=pure.name),
-        ]
-        if 300 <= n <= 10_000:
-            rows += recovered(at, MISSING, rng, 1)
+        rows.append(row(at, "zero", np.linalg.norm(mean)))
+        rows.append(row(at, "plain Gaussian", error(Gaussian(1.0, s, z), mean, n)))
+        rows.append(row(at, "projection", error(Projection(1.0, s, z), mean, n)))
     for name, n, missing, most in (("", 1_000, 0.0, 256), (", large entries", 3_000, MISSING, 64)):
         for s in (2, 8) if quick else [s for s in (4, 16, 64, 256) if s <= most]:
             n, d = (300, 2**10) if quick else (n, 2**18)
             mean, at = drawn_mean(n, d, s, rng, missing), (f"error by sparsity{name}", n, d, s)
-            rows.append(named(at, "zero", np.linalg.norm(mean)))
-            rate = (s * math.log(d)) ** 0.25  # without its constant
-            rows.append(named(at, "projection", error(Projection(1.0, s, z), mean, n), theory=rate))
-            rows += recovered(at, missing, rng, 3, theory=(s * math.log(d / s)) ** 0.25)
-    for d in (500, 5_000) if quick else (2_000, 20_000, 200_000, 2_000_000):
-        n, s = (300, 4) if quick else (1_000, 8)
-        mean, at, bounds = drawn_mean(n, d, s, rng), ("error by dimension", n, d, s), regime(n, d, s, 1.0, z)
-        rows.append(named(at, "plain Gaussian", error(Gaussian(1.0, s, z), mean, n), theory=bounds.dense))
-        rows.append(named(at, "projection", error(Projection(1.0, s, z), mean, n), theory=bounds.sparse))
+            rows.append(row(at, "zero", np.linalg.norm(mean)))
+            rows.append(row(at, "projection", error(Projection(1.0, s, z), mean, n)))
+            if recovers(measurements_wanted(n, d, s, 1.0, DELTA), d):
+                rows.append(row(at, "ℓ1-recovery", recovered(n, d, s, missing, rng)))
     return rows
-
-
-def named(at: tuple[str, int, int, int], method: str, value: float, **more: Any) -> Row:
-    study, n, d, s = at
-    return row(study, method, n, d, s, 1.0, value, **more)
 
 
 def error(mechanism: Gaussian, mean: np.ndarray, n: int) -> float:
@@ -135,18 +113,13 @@ def error(mechanism: Gaussian, mean: np.ndarray, n: int) -> float:
     return float(np.mean(found))
 
 
-def recovered(
-    at: tuple[str, int, int, int], missing: float, rng: np.random.Generator, rounds: int, **more: Any
-) -> list[Row]:
-    """Return a row of ℓ1-recovery, which needs the records, where it can work."""
-    _, n, d, s = at
-    if not recovers(measurements_wanted(n, d, s, 1.0, DELTA), d):
-        return []
+def recovered(n: int, d: int, s: int, missing: float, rng: np.random.Generator) -> float:
+    """Return the error of ℓ1-recovery, which needs the records."""
     mechanism = Recovery(1.0, s, gaussian_multiplier(1.0, DELTA), 1.0, DELTA)
     rows = drawn_rows(n, d, s, rng, missing)
     mean = mean_of(rows)
-    found = [np.linalg.norm(mechanism(rows, VectorNoise(seed).at(0), rng) - mean) for seed in range(rounds)]
-    return [named(at, "ℓ1-recovery", float(np.mean(found)), **more)]
+    found = [np.linalg.norm(mechanism(rows, VectorNoise(seed).at(0), rng) - mean) for seed in range(3)]
+    return float(np.mean(found))
 
 
 def drawn_rows(n: int, d: int, s: int, rng: np.random.Generator, missing: float = MISSING) -> sparse.csr_array:
@@ -171,8 +144,6 @@ def block_records(
     ((6, 7), 12, 1.414214)
     """
     blocks = dimension // sparsity
-    if not 1 <= sparsity <= dimension or records < 1 or not 0 <= bias <= 1:
-        raise ValueError(f"{records} records, {sparsity} of {dimension} entries and a bias of {bias} make no blocks")
     signs = rng.choice((-1.0, 1.0), size=(blocks, sparsity))
     block = np.arange(records) % blocks
     kept = np.where(rng.random((records, sparsity)) < (1 + bias) / 2, 1.0, -1.0)
@@ -232,28 +203,15 @@ class Records:
 
 
 def risks(quick: bool) -> list[Row]:
-    """Return excess risks of output perturbation, then numbers of steps by the paper's stopping rule."""
+    """Return F(ŵ) - F(w₀) of output perturbation on the training records, where w₀ are the true odds."""
     rng, rows = np.random.default_rng(0), []
     d, rounds = (200, 1) if quick else (100_000, 3)
     for n in (300, 1_000) if quick else [round(10 ** (k / 2)) for k in range(6, 13)]:
-        rows += excess(n, d, rounds, rng)
-    for n in (2**8,) if quick else [2**power for power in range(8, 17, 2)]:
-        law, delta = TruncatedGeometric.of(n), n**-2.0
-        levels = [law.draw(rng, 40 * n).tolist() for _ in range(20 if quick else 300)]
-        value = float(np.mean([steps_within_filter(each, n, 1.0, delta) for each in levels]))
-        least, most = n * n / ((n + 1) * math.log(4 / delta)) - 1, 64 * n / (9 * math.log(4 / delta))
-        note = f"at least {least:.1f}"
-        rows.append(row("stopping time", "rule of the paper", n, 1, 1, 1.0, value, theory=most, note=note))
-    return rows
-
-
-def excess(n: int, d: int, rounds: int, rng: np.random.Generator) -> list[Row]:
-    """Return F(ŵ) - F(w₀) of output perturbation on the training records, where w₀ are the true odds."""
-    records, rows = Records(n, d, rng), []
-    for method, delta in (("output perturbation", DELTA), ("output perturbation, pure", 0.0)):
-        models = [records.perturbed(1.0, delta, seed) for seed in range(rounds)]
-        value = float(np.mean([records.risk(model.coef_) for model in models])) - records.risk(records.truth)
-        rows.append(row("excess risk", method, n, d, 1, 1.0, value, note=f"λ = {models[0].regularization_:.3g}"))
+        records = Records(n, d, rng)
+        for method, delta in (("output perturbation", DELTA), ("output perturbation, pure", 0.0)):
+            models = [records.perturbed(1.0, delta, seed) for seed in range(rounds)]
+            value = float(np.mean([records.risk(model.coef_) for model in models])) - records.risk(records.truth)
+            rows.append(row(("excess risk", n, d, 1), method, value, note=f"λ = {models[0].regularization_:.3g}"))
     return rows
 
 
@@ -284,7 +242,7 @@ def descent(quick: bool) -> list[Row]:
             steps.append(model.n_steps_)
         for (name, method), values in found.items():
             note = f"{min(values):.3g} to {max(values):.3g}; {min(steps):,} to {max(steps):,} steps"
-            rows.append(row(name, method, n, d, 1, 8.0, float(np.mean(values)), note=note))
+            rows.append(row((name, n, d, 1), method, float(np.mean(values)), 8.0, note))
     return rows
 
 
@@ -311,7 +269,7 @@ class Clicks:
             found.append((float(values["normalised_entropy"]), float(values["auc"]), note))
         entropy, auc, note = min(found)
         n, d = self.rows.shape
-        return row("clicks", method, n, d, SPARSITY, epsilon, entropy, auc=auc, note=note)
+        return row(("clicks", n, d, SPARSITY), method, entropy, epsilon, note, auc=auc)
 
     def descended(self, steps: int, batch: int, rate: float, epsilon: float) -> np.ndarray:
         """Return the weights of DP-SGD on batches of a fixed size: a gradient has at most the norm of its row, 1."""
@@ -374,15 +332,12 @@ def measure(asked: Namespace) -> list[Row]:
     )
 
 
-def points(rows: Sequence[Row], study: str, method: str, by: str = "n") -> list[tuple[float, float]]:
-    return [(each[by], each["value"]) for each in rows if (each["study"], each["method"]) == (study, method)]
-
-
 def show(rows: Sequence[Row]) -> None:
     """Print the rows, and how fast errors and risks fall with the number of records, beside the theory."""
     study.table(rows, COLUMNS)
     for name, method, low, high, theory in SLOPES:
-        found = [place for place in points(rows, name, method) if low <= place[0] <= high and place[1] > 0]
+        own = [(each["n"], each["value"]) for each in rows if (each["study"], each["method"]) == (name, method)]
+        found = [(n, value) for n, value in own if low <= n <= high and value > 0]
         if len(found) > 1:
             where = f"from n = {low:,.0f} to {high:,.0f}"
             print(f"{name}, {method}: exponent {study.slope(found):.2f} {where}; theory {theory}")
@@ -392,7 +347,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
     """Each study's values against the number of records, or of entries."""
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for each in rows:
-        by = "s" if "sparsity" in each["study"] else "d" if "dimension" in each["study"] else "n"
+        by = "s" if "sparsity" in each["study"] else "n"
         name = each["method"] if each["epsilon"] in (None, 1.0) else f"{each['method']}, ε = {each['epsilon']:g}"
         panels.setdefault(f"{each['study']} ({by})", {}).setdefault(name, []).append((each[by], each["value"]))
     for title, theory in (("excess risk (n)", -1 / 2), (f"{RISK} (n)", -1 / 2), (f"{NORM} (n)", -1 / 4)):
@@ -400,7 +355,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
             first, *_ = next(iter(panels[title].values()))
             ends = (first[0], max(n for named in panels[title].values() for n, _ in named))
             panels[title][f"∝ n^{theory:g}"] = [(n, first[1] * (n / first[0]) ** theory) for n in ends]
-    study.lines(panels, file, "records n, entries s or dimension d", "error, excess risk, entropy or steps")
+    study.lines(panels, file, "records n or entries s", "error, excess risk or entropy")
 
 
 PARSER = study.parser(__doc__)

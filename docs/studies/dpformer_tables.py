@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import statistics
 import textwrap
@@ -298,10 +299,9 @@ def document(runs: Sequence[Row], page: Path, places: Sequence[Path]) -> None:
     for data, name in DATA.items():
         heads = ["model", *(f"ε = {epsilon:g}" for epsilon in SHOWN)]
         parts.append(f"## {name}\n\n" + markdown(heads, grid(runs, data, MASKED[:1], LISTED)))
-    for name, (_, picture) in PICTURES.items():
-        if name != "tuning" or tuned(runs):
-            picture(runs, page.parent / "measured" / f"dpformer_{name}.png")
-    parts += [MODELS_DIFFER, f"![{PICTURES['models'][0]}](measured/dpformer_models.png)", cost(runs)]
+    bars(runs, page.parent / "measured" / "dpformer_models.png")
+    curves(runs, page.parent / "measured" / "dpformer_training.png")
+    parts += [MODELS_DIFFER, "![NDCG@10 of each model](measured/dpformer_models.png)", cost(runs)]
     parts.append(EIGHT + "\n".join(eight_logs.lines(page.parent / "measured" / "eight_logs.jsonl")))
     page.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8", newline="\n")
 
@@ -373,36 +373,31 @@ def curves(runs: Sequence[Row], file: Path) -> None:
     study.save(plt, drawn, file)
 
 
-def tuned(runs: Sequence[Row]) -> dict[Cell, dict[tuple[float, float], list[float]]]:
-    """Return NDCG@10 in % by rate and batch, of each model at one ε on one data set that was trained with several."""
+def tuning(runs: Sequence[Row], file: Path) -> None:
+    """Draw a heat map for each model that was trained with several rates and batches: mean NDCG@10 over seeds."""
     found: dict[Cell, dict[tuple[float, float], list[float]]] = {}
     for run in runs:
         cell = Cell.read(run["cell"])
         if cell.tuned:
             one = found.setdefault(Cell(cell.data, cell.model, cell.epsilon), {})
             one.setdefault(cell.tuned, []).append(100 * run["ndcg@10"])
-    return found
-
-
-def tuning(runs: Sequence[Row], file: Path) -> None:
-    """Draw a heat map for each model at one ε on one data set: mean over seeds."""
-    found = tuned(runs)
     if not found:
         raise UserError(f"--picture {file}: no run has another rate and batch; --cells figure2 trains some")
     plt = study.pyplot()
     drawn, panels = plt.subplots(1, len(found), figsize=(4 * len(found), 3.2), layout="constrained", squeeze=False)
     for panel, (cell, one) in zip(panels[0], sorted(found.items()), strict=True):
-        title = textwrap.fill(f"{DATA[cell.data]}: {MODELS[cell.model]}, ε = {cell.epsilon:g}", 40)
         means = {place: statistics.mean(values) for place, values in one.items()}
-        study.heat(panel, means, title, "learning rate", "users a step", "{:.2f}")
+        rates, batches = (sorted({place[axis] for place in means}) for axis in (0, 1))
+        shown = [[means.get((rate, batch), math.nan) for batch in batches] for rate in rates]
+        panel.imshow(shown, cmap="Oranges", aspect="auto", alpha=0.6)
+        panel.set_xticks(range(len(batches)), [f"{batch:g}" for batch in batches])
+        panel.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+        panel.set(ylabel="learning rate", xlabel="users a step")
+        for (rate, batch), value in means.items():
+            at = batches.index(batch), rates.index(rate)
+            panel.text(*at, f"{value:.2f}", ha="center", va="center", fontsize=7)
+        study.dress(panel, textwrap.fill(f"{DATA[cell.data]}: {MODELS[cell.model]}, ε = {cell.epsilon:g}", 40))
     study.save(plt, drawn, file)
-
-
-PICTURES = {
-    "models": ("NDCG@10 of each model", bars),
-    "training": ("NDCG@10 and HIT@10 during training, with Re-Attention and without", curves),
-    "tuning": ("NDCG@10 over learning rate and batch size", tuning),
-}
 
 
 def measure(asked: Namespace) -> list[Row]:

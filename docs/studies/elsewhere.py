@@ -1,15 +1,13 @@
 """Models that others wrote, trained privately as they are: by rule or user by user, how exact, and how slow.
 
 A model comes from an adapter, a Python file with `MODELS`: a function for each name, which makes of a number of users
-the module, `losses(batch)` and a batch with a row for each user. `--checkout` is the folder of a repository that the
-adapter imports.
+the module, `losses(batch)` and a batch with a row for each user. What the adapter imports must be on `PYTHONPATH`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import random
-import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -127,7 +125,7 @@ def covered(build: Build, users: int) -> Row:
     return {"way": "user by user" if says else "by rule", "says": " ".join(says), "error": off / users}
 
 
-def ratio(build: Build, users: int, rounds: int) -> float:
+def ratio(build: Build, users: int) -> float:
     """Return the time of a private step in parts of that of a plain one, of all users, without reading them."""
     plain, losses, batch = made(build, users)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.0)
@@ -143,14 +141,12 @@ def ratio(build: Build, users: int, rounds: int) -> float:
         warnings.simplefilter("ignore")
         for _ in range(4):  # the first are checked in any case
             training.step(next(batches))
-        seconds = study.turns({"plain": plain_step, "private": training.step}, rounds, {"private": batches})
+        seconds = study.turns({"plain": plain_step, "private": training.step}, 3, {"private": batches})
     return min(seconds["private"]) / min(seconds["plain"])
 
 
-def adapter_of(file: Path, checkout: Path | None, sizes: tuple[int, int, int] | None = None) -> Mapping[str, Build]:
+def adapter_of(file: Path, sizes: tuple[int, int, int] | None = None) -> Mapping[str, Build]:
     """Return what an adapter makes; it finds sizes as `SIZES`, and has small ones of its own."""
-    if checkout is not None:
-        sys.path.insert(0, str(checkout))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -164,13 +160,11 @@ def adapter_of(file: Path, checkout: Path | None, sizes: tuple[int, int, int] | 
 
 def measure(asked: Namespace) -> list[Row]:
     rows: list[Row] = []
-    timed = adapter_of(asked.adapter, asked.checkout, TIMED)
-    for name, build in adapter_of(asked.adapter, asked.checkout).items():
-        if asked.only and not any(part in name for part in asked.only):
-            continue
+    timed = adapter_of(asked.adapter, TIMED)
+    for name, build in adapter_of(asked.adapter).items():
         row: Row = {"model": name} | covered(build, FEW)
         if row["way"] != "refused" and not asked.quick:
-            row["ratio"] = round(ratio(timed[name], asked.users, asked.rounds), 2)
+            row["ratio"] = round(ratio(timed[name], asked.users), 2)
         rows.append(row)
     return rows
 
@@ -186,10 +180,7 @@ def made(build: Build, users: int) -> Public:
 FEW = 12
 PARSER = study.parser(__doc__)
 PARSER.add_argument("--adapter", type=Path, default=ADAPTER, metavar="FILE", help="makes the models")
-PARSER.add_argument("--checkout", type=Path, metavar="FOLDER", help="a repository that the adapter imports")
-PARSER.add_argument("--only", nargs="*", default=[], metavar="WORD", help="models with one of these in their names")
 PARSER.add_argument("--users", type=int, default=256, help="in a step whose time is measured")
-PARSER.add_argument("--rounds", type=int, default=3)
 
 if __name__ == "__main__":
     study.main(PARSER, measure, COLUMNS)

@@ -1,6 +1,6 @@
 """Whether an approximate index finds the items that `recommend` ranks first, how long each takes, and in what memory.
 
-The indices are FAISS's inverted file of √n cells and its graph (HNSW), made from `item_vectors` of a run. Items are
+The index is FAISS's inverted file of √n cells, made from `item_vectors` of a run. Items are
 drawn around the centres of groups, as catalogues have them; a user's vector is the mean of those of a history of a few
 groups. The model makes the users' vectors in all ways, and its time is in all times, which are the process's own, with
 one thread.
@@ -28,14 +28,11 @@ DIM, EVENTS, USERS, K = 64, 20, 200, 10
 GROUPS, OF_A_USER = 200, 3
 COLUMNS = {
     "items": "items",
-    "index": "index",
-    "searched": "searched",
+    "searched": "cells searched",
     "recall": "recall@10",
     "index_ms": "index, ms",
     "exact_ms": "recommend, ms",
     "build_s": "build, s",
-    "index_mb": "index, MB",
-    "table_mb": "vectors, MB",
 }
 
 
@@ -75,8 +72,8 @@ def milliseconds(one: Callable[[list[str]], object], histories: list[list[str]])
     return 1e3 * float(np.median([seconds(one, history) for history in histories]))
 
 
-def measured(count: int, kinds: list[str]) -> list[Row]:
-    """Return a row for each index and size of its search."""
+def measured(count: int) -> list[Row]:
+    """Return a row for each number of cells that are searched."""
     import faiss
 
     faiss.omp_set_num_threads(1)
@@ -85,40 +82,29 @@ def measured(count: int, kinds: list[str]) -> list[Row]:
     exact = [one.items for one in served.recommend(histories, K, exclude_seen=False)]
     exact_ms = milliseconds(lambda history: served.recommend([history], K, False), histories[:50])
     cells = int(count**0.5)
-    searches: dict[str, tuple[str, list[int]]] = {
-        "cells": (f"IVF{cells},Flat", [max(1, round(share * cells)) for share in (0.01, 0.02, 0.05, 0.1)]),
-        "graph": ("HNSW32,Flat", [32, 128, 512]),
-    }
-    for kind in kinds:
-        name, sizes = searches[kind]
-        index = faiss.index_factory(DIM, name, faiss.METRIC_INNER_PRODUCT)
-        build = seconds(index.train, items.vectors) + seconds(index.add, items.vectors)
-        sizes_mb = {"index_mb": faiss.serialize_index(index).nbytes / 1e6, "table_mb": items.vectors.nbytes / 1e6}
+    index = faiss.index_factory(DIM, f"IVF{cells},Flat", faiss.METRIC_INNER_PRODUCT)
+    build = seconds(index.train, items.vectors) + seconds(index.add, items.vectors)
 
-        def searched(histories: list[list[str]], index: Any = index) -> Any:
-            return index.search(served.user_vectors(histories).vectors, K)[1]
+    def searched(histories: list[list[str]]) -> Any:
+        return index.search(served.user_vectors(histories).vectors, K)[1]
 
-        for size in sizes:
-            if kind == "cells":
-                index.nprobe = size
-            else:
-                index.hnsw.efSearch = size
-            pairs = zip(searched(histories), exact, strict=True)
-            recall = float(np.mean([len({items.ids[n] for n in row} & set(true)) / K for row, true in pairs]))
-            index_ms = milliseconds(lambda one: searched([one]), histories[:50])
-            found = {"recall": recall, "index_ms": index_ms, "exact_ms": exact_ms, "build_s": build}
-            rows.append({"items": count, "index": name, "searched": size, **found, **sizes_mb})
+    for share in (0.01, 0.02, 0.05, 0.1):
+        index.nprobe = max(1, round(share * cells))
+        pairs = zip(searched(histories), exact, strict=True)
+        recall = float(np.mean([len({items.ids[n] for n in row} & set(true)) / K for row, true in pairs]))
+        index_ms = milliseconds(lambda one: searched([one]), histories[:50])
+        found = {"recall": recall, "index_ms": index_ms, "exact_ms": exact_ms, "build_s": build}
+        rows.append({"items": count, "searched": index.nprobe, **found})
     return rows
 
 
 def measure(asked: Namespace) -> list[Row]:
     torch.set_num_threads(1)
-    return [row for count in ([2_000] if asked.quick else asked.items) for row in measured(count, asked.index)]
+    return [row for count in ([2_000] if asked.quick else asked.items) for row in measured(count)]
 
 
 PARSER = study.parser(__doc__)
 PARSER.add_argument("--items", type=int, nargs="+", default=[10_000, 1_000_000])
-PARSER.add_argument("--index", nargs="+", default=["cells", "graph"])
 
 if __name__ == "__main__":
     study.main(PARSER, measure, COLUMNS)

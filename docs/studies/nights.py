@@ -7,7 +7,6 @@ same steps, so at the end of a night they have the same joint ε. The third spen
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import statistics
@@ -16,9 +15,6 @@ from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-
-from dp_accounting import dp_event
-from dp_accounting.pld import PLDAccountant
 
 import study
 from dprec import load
@@ -69,16 +65,6 @@ def judged(run: Path, histories: Day, tomorrow: Day) -> float:
     return sum(1 / math.log2(items.index(item) + 2) for items, item in shown if item in items) / len(asked)
 
 
-def composed(run: Path) -> float:
-    """Return ε of all nights, as dp-accounting composes their events."""
-    told, theirs = json.loads((run / "privacy.json").read_text()), PLDAccountant()
-    for night in (*told.get("earlier", ()), told):
-        for event in night["events"]:
-            drawn = dp_event.PoissonSampledDpEvent(event["rate"], dp_event.GaussianDpEvent(event["noise_multiplier"]))
-            theirs.compose(drawn, event["count"])
-    return float(theirs.get_epsilon(DELTA))
-
-
 def shop(seed: int, folder: Path, nights: int, users: int) -> Iterator[Row]:
     """Yield the figures of each model after each night."""
     coming = days(random.Random(seed), users)
@@ -96,10 +82,9 @@ def shop(seed: int, folder: Path, nights: int, users: int) -> Iterator[Row]:
         study.fit(runs[ANEW], *words)
         if not runs[ONCE].exists():
             study.fit(runs[ONCE], *words, "--privacy.epsilon", str(TOGETHER))
-        joint = {"epsilon": epsilon, "dp_accounting": composed(runs[FURTHER])}
         for model, run in runs.items():
-            ndcg = judged(run, histories, tomorrow)
-            yield {"night": night, "model": model, "ndcg": ndcg, **({"epsilon": TOGETHER} if model == ONCE else joint)}
+            spent = TOGETHER if model == ONCE else epsilon
+            yield {"night": night, "model": model, "ndcg": judged(run, histories, tomorrow), "epsilon": spent}
         past = [*past[1:], tomorrow]
 
 

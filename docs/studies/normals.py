@@ -1,7 +1,7 @@
 """How many normals come in a second, from each source, beside how many numbers memory takes: LazyDP's Figure 6.
 
 Noise for a step of DP-SGD is drawn and added. Where its source is slower than memory, as all are, drawing is what a
-step waits for, so pieces that stay in a cache bring little, and fewer normals bring all.
+step waits for.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from dprec_kernels.dense_noise import dense_noise
 from study import Row
 
 NUMBERS, WIDTH, ROUNDS = 1 << 25, 128, 7  # 128 MB of float32, beyond any cache
-FLOOR = ("numbers scaled in place", "memory")  # what memory alone takes of a step that adds noise
+FLOOR = "numbers scaled in place"  # what memory alone takes of a step that adds noise
 COLUMNS = {
     "system": "source",
-    "where": "into",
     "threads": "threads",
     "ns": "ns a number",
     "millions_per_second": "millions/s",
@@ -31,28 +30,19 @@ COLUMNS = {
 }
 
 
-def sources(count: int) -> dict[tuple[str, str], Callable[[], object]]:
-    """Return what makes so many numbers: in memory, or in the same cache-sized piece again and again.
-
-    Each has streams and memory of its own, so that threads share nothing.
-    """
+def sources(count: int) -> dict[str, Callable[[], object]]:
+    """Return what makes so many numbers. Each has streams and memory of its own, so that threads share nothing."""
     numbers = torch.ones(count // WIDTH, WIDTH)
-    chunk, rows = numbers[: CHUNK // WIDTH], torch.arange(len(numbers))
-    parts, own = range(0, len(numbers), len(chunk)), rows[: len(chunk)]
+    rows, flat = torch.arange(len(numbers)), numbers.view(-1).numpy()
     generator, noise = torch.Generator().manual_seed(0), GaussianNoise(seed=0)
-    philox, placed = np.random.Generator(np.random.Philox(0)), noise.placed()
-    flat, piece = numbers.view(-1).numpy(), chunk.view(-1).numpy()
+    philox = np.random.Generator(np.random.Philox(0))
     return {
         FLOOR: lambda: numbers.mul_(0.999),
-        ("zeros written", "memory"): numbers.zero_,
-        ("torch's generator", "memory"): lambda: numbers.normal_(generator=generator),
-        ("torch's generator", "a cache"): lambda: [chunk.normal_(generator=generator) for _ in parts],
-        ("numpy's Philox", "memory"): lambda: philox.standard_normal(out=flat, dtype=np.float32),
-        ("numpy's Philox", "a cache"): lambda: [philox.standard_normal(out=piece, dtype=np.float32) for _ in parts],
-        ("dprec", "memory"): lambda: noise(numbers, rows),
-        ("dprec", "a cache"): lambda: [noise(chunk, own) for _ in parts],
-        ("dprec, added to a table", "memory"): lambda: dense_noise(numbers, 1e-3, noise),
-        ("dprec, by place", "a cache"): lambda: [placed(chunk, own) for _ in parts],
+        "zeros written": numbers.zero_,
+        "torch's generator": lambda: numbers.normal_(generator=generator),
+        "numpy's Philox": lambda: philox.standard_normal(out=flat, dtype=np.float32),
+        "dprec": lambda: noise(numbers, rows),
+        "dprec, added to a table": lambda: dense_noise(numbers, 1e-3, noise),
     }
 
 
@@ -69,7 +59,7 @@ def seconds(steps: Sequence[Callable[[], object]]) -> float:
 
 
 def measure(asked: Namespace) -> list[Row]:
-    """Return a row for each source, kind of memory and number of threads: the fastest of the rounds."""
+    """Return a row for each source and number of threads: the fastest of the rounds."""
     torch.set_num_threads(1)
     count, rounds = (CHUNK, 1) if asked.quick else (NUMBERS, ROUNDS)
     steps = [sources(count), sources(count)]
@@ -81,7 +71,7 @@ def measure(asked: Namespace) -> list[Row]:
     rows = []
     for (key, threads), least in taken.items():
         ns = 1e9 * least / (threads * count)
-        row = {"system": key[0], "where": key[1], "threads": threads, "numbers": threads * count, "ns": ns}
+        row = {"system": key, "threads": threads, "numbers": threads * count, "ns": ns}
         rows.append(row | {"millions_per_second": 1e3 / ns, "of_memory": least / taken[FLOOR, threads]})
     return rows
 

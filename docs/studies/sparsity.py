@@ -224,41 +224,12 @@ def show(rows: Sequence[Row]) -> None:
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """AUC against the reduction and the best reduction within a loss; heat maps of a grid; or what a study has."""
+    """AUC against the reduction, for each ε."""
     panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    if "feature" in rows[0]:
-        names = {f"{row['feature']}, {row['rows']:,} rows": 100 * row["sparsity"] for row in rows}
-        return study.bars(names, "rows without a gradient, %", file)
-    if any(row.get("setting", "").startswith("ratio=") for row in rows):
-        return draw_grid(rows, file)
-    if "period_days" in rows[0]:
-        for row in rows:
-            name = f"ε = {row['epsilon'] or '∞'}"
-            panels.setdefault("", {}).setdefault(name, []).append((row["period_days"], row["auc"]))
-        return study.lines(panels, file, "streaming period, days", "AUC on the days after", log="")
     for row in rows:
         points = panels.setdefault(f"AUC, ε = {row['epsilon']:g}", {}).setdefault(row["system"], [])
         points.append((row["gradient_size_reduction"], row["auc"]))
     study.lines(panels, file, "times fewer numbers with noise", "AUC on held-out records", log="x")
-
-
-def draw_grid(rows: Sequence[Row], file: Path) -> None:
-    """Two heat maps for each C₁: AUC, and the factor by which fewer numbers get noise."""
-    cells: dict[str, dict[tuple[float, float], Row]] = {}
-    for row in rows:
-        if row["setting"]:
-            ratio, threshold, most = (word.partition("=")[2] for word in row["setting"].split())
-            cells.setdefault(f"C₁ = {most}", {})[float(ratio), float(threshold)] = row
-    plt = study.pyplot()
-    drawn, panels = plt.subplots(2, len(cells), figsize=(4.4 * len(cells), 6), layout="constrained", squeeze=False)
-    for column, (title, here) in enumerate(cells.items()):
-        for panel, (key, name, form) in zip(panels[:, column], HEATED, strict=True):
-            values = {place: row[key] for place, row in here.items()}
-            study.heat(panel, values, f"{title}: {name}", "σ₁ / σ₂", "threshold τ", form)
-    study.save(plt, drawn, file)
-
-
-HEATED = (("auc", "AUC", "{:.3f}"), ("gradient_size_reduction", "times fewer numbers", "{:,.0f}"))
 
 
 def numbers(text: str) -> list[float]:

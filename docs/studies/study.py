@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import resource
 import sys
@@ -176,13 +175,13 @@ def cell(value: object) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def slope(points: Points, low: float = 0.0, high: float = math.inf) -> float:
-    """Return the exponent of y in x between two places, both included, by least squares in log-log.
+def slope(points: Points) -> float:
+    """Return the exponent of y in x, by least squares in log-log.
 
     >>> round(slope([(10, 0.5), (100, 0.05), (1000, 0.005)]), 6)
     -1.0
     """
-    x, y = np.log([(x, y) for x, y in points if low <= x <= high and y > 0]).T
+    x, y = np.log(points).T
     return float(np.polyfit(x, y, 1)[0])
 
 
@@ -199,30 +198,6 @@ def lines(panels: Mapping[str, Mapping[str, Points]], file: Path, across: str, u
         dress(panel, title)
         panel.legend(frameon=False, fontsize=7)
     save(plt, drawn, file)
-
-
-def bars(values: Mapping[str, float], what: str, file: Path) -> None:
-    """Draw a bar for each value, the first above."""
-    plt = pyplot()
-    drawn, panel = plt.subplots(figsize=(5, 1 + 0.4 * len(values)), layout="constrained")
-    panel.barh(list(values), list(values.values()), color=COLOURS[0])
-    panel.invert_yaxis()
-    panel.set_xlabel(what)
-    dress(panel)
-    save(plt, drawn, file)
-
-
-def heat(panel: Any, values: Mapping[tuple[float, float], float], title: str, up: str, across: str, form: str) -> None:
-    """Draw values by (row, column) into a panel, with their figures."""
-    rows, columns = (sorted({place[axis] for place in values}) for axis in (0, 1))
-    shown = [[values.get((row, column), math.nan) for column in columns] for row in rows]
-    panel.imshow(shown, cmap="Oranges", aspect="auto", alpha=0.6)
-    panel.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
-    panel.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
-    panel.set(ylabel=up, xlabel=across)
-    for (row, column), value in values.items():
-        panel.text(columns.index(column), rows.index(row), form.format(value), ha="center", va="center", fontsize=7)
-    panel.set_title(title, loc="left", fontsize=10, fontweight="bold")
 
 
 def pyplot() -> Any:

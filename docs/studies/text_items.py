@@ -18,7 +18,6 @@ from __future__ import annotations
 import tempfile
 import warnings
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +114,7 @@ def measure(asked: Namespace) -> list[Row]:
     return rows
 
 
-def draw(rows: Sequence[Row], file: Path) -> None:
-    named = {f"{row['model']}, ε = {row['epsilon'] or '∞'}": row["ndcg_new"] for row in rows}
-    study.bars(named, COLUMNS["ndcg_new"], file)
-
-
 PARSER = study.parser(__doc__)
 
 if __name__ == "__main__":
-    study.main(PARSER, measure, COLUMNS, draw)
+    study.main(PARSER, measure, COLUMNS)
