@@ -1,7 +1,7 @@
 """Peak memory of a step of the same tokens as the catalogue grows: whether a system stores items x positions.
 
-Each is two steps of a tied Transformer in a process of its own; beside them stands what every system needs for any
-loss, which is a gradient and Adam's moments.
+Each is two steps of a tied Transformer in a process of its own. Every system needs memory for a gradient and Adam's
+moments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dprec.data import SequenceBatch
 from study import Row
 
 USERS, LENGTH = 8, 32
-SYSTEMS = ("gradient and Adam alone", "PyTorch non-private", "dprec non-private", "dprec private")
+SYSTEMS = ("PyTorch non-private", "dprec non-private", "dprec private")
 COLUMNS = {"items": "items", "system": "system", "peak_mb": "peak MB"}
 
 
@@ -43,10 +43,7 @@ def steps(system: str, items: int, dim: int) -> Iterator[object]:
     yield
     for _ in range(2):
         adam.zero_grad()
-        if system == "gradient and Adam alone":
-            for parameter in model.parameters():
-                parameter.grad = torch.zeros_like(parameter)
-        elif system == "dprec non-private":
+        if system == "dprec non-private":
             model.losses(batch).mean().backward()
         else:
             scores = F.linear(model.encode(batch.history), model.embedding.weight[1:]).flatten(0, 1)

@@ -54,7 +54,7 @@ from study import Row
 DELTA, MISSING, VALUES, ODDS = 1e-6, 0.5, 20, 2.0
 SPARSITY = NUMBERS + FEATURES
 RISK, NORM = "excess risk of descent", "gradient's norm of descent"
-POPULATION, RECORDS, BESIDE = "on the population", "on the records", "output perturbation, on the population"
+POPULATION, RECORDS = "on the population", "on the records"
 COLUMNS = {
     "study": "study",
     "method": "method",
@@ -73,7 +73,6 @@ SLOPES = (
     ("excess risk", "output perturbation, pure", 1e3, 1e6, "-1/3"),
     (RISK, POPULATION, 1e3, 1e5, "-1/2"),
     (RISK, RECORDS, 1e3, 1e5, "-1/2"),
-    (RISK, BESIDE, 1e3, 1e5, "-1/2"),
     (NORM, RECORDS, 1e3, 1e5, "-1/4"),
 )
 
@@ -231,8 +230,6 @@ def descent(quick: bool) -> list[Row]:
             model = BiasReducedSGD(8.0, DELTA, 1, **options).fit(records.features, records.clicked)
             found.setdefault((RISK, POPULATION), []).append(records.above_population(model.coef_))
             found.setdefault((RISK, RECORDS), []).append(records.above_records(model.coef_))
-            beside = records.perturbed(8.0, DELTA, seed)
-            found.setdefault((RISK, BESIDE), []).append(records.above_population(beside.coef_))
             loss, bent = Sigmoid(), BiasReducedSGD(8.0, DELTA, 1, "sigmoid", **options)
             part = records.features, records.clicked, loss
             walk = Descent(bent, *part, 8.0, DELTA, VectorNoise(seed), draws(seed))

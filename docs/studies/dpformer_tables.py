@@ -1,8 +1,8 @@
 """DPFormer's tables and pictures, from finished runs; missing runs that are asked for are trained first.
 
 A run is one object: its cell, the content of its metrics.json, and its log. It is read from the run's folder, or from a
-line of a .jsonl file such as docs/measured/dpformer.jsonl. `--document docs/results.md` writes the page: no figure in
-it is typed by hand.
+line of a .jsonl file such as docs/measured/dpformer.jsonl. `--document docs/results.md` writes the tables of
+that page: no figure in them is typed by hand.
 """
 
 from __future__ import annotations
@@ -98,59 +98,12 @@ PAPER = {
 MASKED = ("ndcg@10", "hit@10")
 BARS = ("discriminant", "spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
 CURVES = {"dpformer": "with Re-Attention", "transformer": "without"}
+EIGHT = "eight_logs.jsonl"
 COLUMNS = {"data": "data", "model": "model", **{f"{epsilon:g}": f"ε = {epsilon:g}" for epsilon in SHOWN}}
 LISTED = (
     "discriminant", "sequences", "spectral", "spectral_former", "als", "dpformer_popular", "dpformer", "transformer",
     "gru", "lstm",
 )  # fmt: skip
-HEAD = """\
-# Results
-
-Which private recommender ranks best at your ε, and how long does it train? The first two models below are best on both
-data sets, at every ε.
-
-- **Figures** are NDCG@10 in %: mean±sample standard deviation (number of seeds).
-- **Split.** Each user's last item is the target. The model trains on all others (`data.validation: false`).
-- **Ranking.** Each model ranks all items new to the user; ties count against it. If seen items are ranked, too, most
-  figures on MovieLens-1M, except those of the first two models, nearly halve.
-- **Budget.** ε covers all that a run releases, but not the choice of settings. That was made by hand on the same
-  data. δ is 1 / users.
-- **Models.** *By the histories before items* compares a user's history with the mean history before an item
-  (`recipes/*_discriminant.yaml`). *From popularity*: `recipes/*_dpformer_popular.yaml`.
-
-This writes the page, and prints HIT@10:
-
-    python docs/studies/dpformer_tables.py --runs {runs} --document {document}
-"""
-MODELS_DIFFER = """\
-- *In the paper* is DPFormer's paper (Ding et al., 2023), which does not say whether it masks seen items.
-- Since these runs, two rules have changed: which items the first model describes by pair counts, and how DPFormer
-  estimates an item's number of users.
-- The Transformer's table is tied; with two tables it ranks worse.
-- Unlike the paper's, GRU and LSTM have a skip connection. Without it, ours rank little better than popularity.
-- [dpformer.md](dpformer.md) explains the models, [papers.md](papers.md) the differences from the papers.
-"""
-
-COST = """\
-## Seconds of training
-
-Median over ε, on one thread of a busy AMD EPYC or Intel Xeon.
-
-"""
-EIGHT = """\
-## Eight logs
-
-NDCG@10 in % on validation items; seen items are not ranked. The last column is the geometric mean ratio to
-popularity. The last four logs are invented. `sequences` is the first model above with three more
-[sums](dpformer.md#models-without-a-trained-item-table). Its settings were chosen on these logs, others' on
-MovieLens-1M and Games. On `bots` it ranks worse at ε = 5 than 1 (cause unknown).
-
-    python docs/studies/eight_logs.py invent logs
-    python docs/studies/eight_logs.py train logs docs/measured/eight_logs.jsonl --epsilons 1 5 10 --seeds 0 1 2
-
-`sequences` has means of three runs, other recipes one run.
-
-"""
 
 
 @dataclass(frozen=True, order=True)
@@ -293,17 +246,19 @@ def show(runs: Sequence[Row]) -> None:
     study.table([dict(zip(COLUMNS, line, strict=True)) for line in lines], COLUMNS)
 
 
-def document(runs: Sequence[Row], page: Path, places: Sequence[Path]) -> None:
-    """Write the page, and the pictures in the folder beside it."""
-    parts = [HEAD.format(runs=",".join(place.as_posix() for place in places), document=page.as_posix())]
-    for data, name in DATA.items():
-        heads = ["model", *(f"ε = {epsilon:g}" for epsilon in SHOWN)]
-        parts.append(f"## {name}\n\n" + markdown(heads, grid(runs, data, MASKED[:1], LISTED)))
-    bars(runs, page.parent / "measured" / "dpformer_models.png")
-    curves(runs, page.parent / "measured" / "dpformer_training.png")
-    parts += [MODELS_DIFFER, "![NDCG@10 of each model](measured/dpformer_models.png)", cost(runs)]
-    parts.append(EIGHT + "\n".join(eight_logs.lines(page.parent / "measured" / "eight_logs.jsonl")))
-    page.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8", newline="\n")
+def document(runs: Sequence[Row], page: Path) -> None:
+    """Write the tables into the page, each under its title, and the pictures in the folder beside it."""
+    text, measured = page.read_text(encoding="utf-8"), page.parent / "measured"
+    heads = ["model", *(f"ε = {epsilon:g}" for epsilon in SHOWN)]
+    tables = {name: markdown(heads, grid(runs, data, MASKED[:1], LISTED)) for data, name in DATA.items()}
+    tables |= {"Seconds of training": cost(runs), "Eight logs": "\n".join(eight_logs.lines(measured / EIGHT))}
+    for title, lines in tables.items():
+        before, heading, after = text.partition(f"\n## {title}\n")
+        kept, rest = re.split(r"(?:^\|.*\n)+", after, maxsplit=1, flags=re.MULTILINE)
+        text = f"{before}{heading}{kept}{lines}\n{rest}"
+    page.write_text(text, encoding="utf-8", newline="\n")
+    bars(runs, measured / "dpformer_models.png")
+    curves(runs, measured / "dpformer_training.png")
 
 
 def markdown(heads: Sequence[str], lines: Table) -> str:
@@ -327,7 +282,7 @@ def cost(runs: Sequence[Row]) -> str:
         found = [[run for run in plain if run["cell"].startswith(f"{data}_{model}@")] for data in DATA]
         each = [f"{statistics.median_low(run['seconds'] for run in own):,.0f}" if own else "" for own in found]
         lines.append([MODELS[model], *each])
-    return COST + markdown(["model", *DATA.values()], lines)
+    return markdown(["model", *DATA.values()], lines)
 
 
 def bars(runs: Sequence[Row], file: Path) -> None:
@@ -418,9 +373,9 @@ def measure(asked: Namespace) -> list[Row]:
     if not runs:
         raise UserError(f"--runs {asked.runs} holds no finished run: train some with --cells movielens_gru@5")
     if asked.keep:
-        runs, places = keep(runs, asked.keep), [asked.keep]
+        runs = keep(runs, asked.keep)
     if asked.document:
-        document(runs, asked.document, places)
+        document(runs, asked.document)
     return runs
 
 
@@ -437,7 +392,9 @@ PARSER.add_argument("--runs", default="runs/dpformer-tables", metavar="LIST", he
 PARSER.add_argument("--cells", metavar="LIST", help="train what is missing: movielens_gru@5,..., figure2 or figure7")
 PARSER.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each cell")
 PARSER.add_argument("--keep", type=Path, metavar="FILE", help="add the finished runs to this .jsonl file")
-PARSER.add_argument("--document", type=Path, metavar="FILE", help="write the tables as a page, its pictures beside it")
+PARSER.add_argument(
+    "--document", type=Path, metavar="FILE", help="write the tables into this page, its pictures beside it"
+)
 PARSER.set_defaults(fits=[])
 
 if __name__ == "__main__":

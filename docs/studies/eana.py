@@ -183,10 +183,8 @@ def draw(rows: Sequence[Row], file: Path) -> None:
     study.lines(panels, file, "users who touch each coordinate", f"at δ = {DELTA:g}")
 
 
-PARSER = study.parser(__doc__)
+PARSER = study.parser(__doc__, fits=True)
 PARSER.add_argument("--study", choices=("theorem", "precision", "context"), default="theorem")
-PARSER.add_argument("--runs", type=Path, metavar="FOLDER", help="where the runs are; stopped ones are continued")
-PARSER.set_defaults(fits=[])
 
 if __name__ == "__main__":
     study.main(PARSER, measure, COLUMNS, draw)

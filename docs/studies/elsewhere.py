@@ -6,8 +6,8 @@ the module, `losses(batch)` and a batch with a row for each user. What the adapt
 
 from __future__ import annotations
 
-import importlib.util
 import random
+import runpy
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import StackDataset
 
 import study
 from dprec import private
@@ -34,19 +34,6 @@ Build = Callable[[int], Public]
 TIMED = (3_000, 50, 64)  # items, events of a user, and width of what has no default, where steps are timed
 COLUMNS = {"model": "model", "way": "way", "error": "error", "ratio": "private / plain"}
 ADAPTER = Path(__file__).parents[2] / "tests" / "elsewhere" / "models.py"
-
-
-class Users(Dataset[Batch]):
-    """One item per user: a row of each tensor."""
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-
-    def __len__(self) -> int:
-        return len(next(iter(self._batch.values())))
-
-    def __getitem__(self, user: int) -> Batch:
-        return {name: rows[user] for name, rows in self._batch.items()}
 
 
 def without_dropout(module: nn.Module) -> nn.Module:
@@ -96,7 +83,7 @@ def clipped_alone(public: Public) -> dict[str, Tensor]:
 
 def training_of(public: Public, steps: int, **options: Any) -> Any:
     module, losses, batch = public
-    users = Users(batch)
+    users = StackDataset(**batch)
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.0)
     everybody = {"expected_batch": len(users), "steps": steps}  # is drawn in each step
     return private(module, optimizer, users, losses=lambda rows: losses(module, rows), **everybody, **options)
@@ -145,22 +132,15 @@ def ratio(build: Build, users: int) -> float:
     return min(seconds["private"]) / min(seconds["plain"])
 
 
-def adapter_of(file: Path, sizes: tuple[int, int, int] | None = None) -> Mapping[str, Build]:
+def adapter_of(file: Path, **sizes: tuple[int, int, int]) -> Mapping[str, Build]:
     """Return what an adapter makes; it finds sizes as `SIZES`, and has small ones of its own."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    adapter = importlib.util.module_from_spec(spec)
-    if sizes is not None:
-        adapter.SIZES = sizes  # type: ignore[attr-defined]
-    spec.loader.exec_module(adapter)
-    models: Mapping[str, Build] = adapter.MODELS
+    models: Mapping[str, Build] = runpy.run_path(str(file), sizes)["MODELS"]
     return models
 
 
 def measure(asked: Namespace) -> list[Row]:
     rows: list[Row] = []
-    timed = adapter_of(asked.adapter, TIMED)
+    timed = adapter_of(asked.adapter, SIZES=TIMED)
     for name, build in adapter_of(asked.adapter).items():
         row: Row = {"model": name} | covered(build, FEW)
         if row["way"] != "refused" and not asked.quick:

@@ -56,13 +56,13 @@ def launches(dims: tuple[int, ...] = DIMS, elements: tuple[int, ...] = (ELEMENTS
         for dtype in (torch.float32, torch.bfloat16):
             for size in elements:
                 yield from softmax(dim, size // dim or MOVIELENS, dtype)
-            yield from norms(dim, dtype)
         yield from clipping(dim)
         yield from tables(dim, max(elements) // dim or MOVIELENS)
 
 
 def softmax(dim: int, items: int, dtype: torch.dtype) -> Iterator[Launch]:
     from dprec_kernels.catalogue_softmax import triton
+    from dprec_kernels.sample_norms import triton as sample_norms
 
     hidden, table = new(USERS, LENGTH, dim, dtype=dtype), new(items, dim, dtype=dtype)
     target, floats = new(USERS, LENGTH, dtype=torch.int64), new(USERS, LENGTH)
@@ -72,13 +72,7 @@ def softmax(dim: int, items: int, dtype: torch.dtype) -> Iterator[Launch]:
     yield case, lambda: triton.forward(*flat, 0)
     yield case, lambda: triton.add_table_gradient(out, *flat, floats, floats, 0)
     yield case, lambda: triton.user_squared_norms(hidden, table, target, floats, floats, target, hidden, 0)
-
-
-def norms(dim: int, dtype: torch.dtype) -> Iterator[Launch]:
-    from dprec_kernels.sample_norms import triton
-
-    right, ids = new(USERS, LENGTH, dim, dtype=dtype), new(USERS, LENGTH, dtype=torch.int64)
-    yield f"d {dim}, {dtype}", lambda: triton.rows(ids, right)
+    yield case, lambda: sample_norms.rows(target, hidden)
 
 
 def clipping(dim: int) -> Iterator[Launch]:

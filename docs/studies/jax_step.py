@@ -2,7 +2,7 @@
 
 The model scores all items by the table that it reads, against the mean of the items so far. `jax_privacy.clipped_grad`
 is given the loss of one user. The truth is one backward pass of PyTorch for each user, in float64. A step has 128 users
-with 50 items each, over MovieLens-1M's 3,416; `one_user` is the norm of a single clipped user, in parts of the bound.
+with 50 items each, over MovieLens-1M's 3,416.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ COLUMNS = {
     "ms": "ms of the processor",
     "ratio": "plain = 1",
     "error": "error",
-    "one_user": "one user",
 }
 
 
@@ -85,10 +84,7 @@ def measure(asked: Namespace) -> list[Row]:
         if name != "jax, plain gradient":
             found = {key: np.asarray(value, np.float64) for key, value in steps[name]().items()}
             off = sum(np.square(found[key] - truth[key]).sum() for key in truth)
-            one = systems[name](weights, histories[:1]) if name == "jax_privacy" else {}
-            size = sum(np.square(np.asarray(value, np.float64)).sum() for value in one.values())
             row |= {"error": float(np.sqrt(off / sum(np.square(v).sum() for v in truth.values())))}
-            row |= {"one_user": float(np.sqrt(size)) / BOUND} if one else {}
         rows.append(row)
     return rows
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import study
@@ -64,10 +64,7 @@ def _row(setting: Setting, epsilon: float, library: Any) -> Row:
     budget = PrivacyBudget(epsilon, setting.delta)
     poisson = calibrate(budget, lambda sigma: Event("poisson_gaussian", sigma, rate), steps)
     theirs = _least(poisson, setting, epsilon, library)
-    named = {"recipe": setting.recipe, "rounds": setting.rounds, "steps": setting.steps, "chosen": setting.chosen}
-    row = named | {"epsilon": epsilon, "poisson": poisson, "theirs": theirs, "ratio": theirs / poisson}
-    print(row, flush=True)
-    return row
+    return asdict(setting) | {"epsilon": epsilon, "poisson": poisson, "theirs": theirs, "ratio": theirs / poisson}
 
 
 def _least(guess: float, setting: Setting, epsilon: float, library: Any) -> float:

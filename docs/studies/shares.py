@@ -1,13 +1,12 @@
 """How near DPFormer's estimate of the share of users who read an item is to the truth, from frequent items to rare.
 
-Beside it stands the sum in which every user has norm 1: a user of n items counts as 1/√n of one, which is a bias.
 `histogram` is DPFormer's Figure 5: how many items were met by how many users. It is exact, not private.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 import study
 from dprec import Sequences as Data
 from dprec.accounting.budget import PrivacyBudget
-from dprec.accounting.release import ExactSums, NoisySums, Portion, Release, release_events, users_at
+from dprec.accounting.release import ExactSums, NoisySums, release_events, users_at
 from dprec.data.logs.histories import Histories
 from dprec.models.items import shares
 from dprec.models.items.described import item_counts
@@ -25,10 +24,8 @@ from study import Row
 SHARE = 0.08  # of the budget, as in recipes/movielens_dpformer.yaml
 EPSILONS = (None, 5.0, 8.0, 10.0)  # None: no noise, so that what is left is bias
 OFTEN, GROUPS, DRAWS = 0.01, 20, 3  # the share of users from which on an item is judged; groups of items by their share
-CORRECTED, PLAIN = "corrected", "every user of norm 1"
 SUMMARY = {
     "epsilon": "ε",
-    "way": "estimate",
     "items": "items",
     "median_error": "median error",
     "head": "head",
@@ -37,51 +34,31 @@ SUMMARY = {
 BINS = {"users_from": "users, from", "users_to": "to", "items": "items", "events": "share of events"}
 
 
-def estimate(way: str, read: Histories, items: int, length: int, epsilon: float | None, seed: int) -> np.ndarray:
+def estimate(read: Histories, items: int, length: int, epsilon: float | None, seed: int) -> np.ndarray:
     """Return the estimated share of users (items,) who read each item."""
-    releases = shares.releases(SHARE) if way == CORRECTED else (Release("item frequencies", SHARE),)
     sums = ExactSums()
     if epsilon is not None:
-        events = release_events(PrivacyBudget(epsilon, 1 / read.users), releases)
+        events = release_events(PrivacyBudget(epsilon, 1 / read.users), shares.releases(SHARE))
         sums = NoisySums(events, GaussianNoise(seed=seed), lambda event: None)  # for measuring: nothing is kept
-    if way == CORRECTED:
-        return shares.estimated_shares(items, length, SHARE, read, sums).items
-    counts = sums(releases[0], items, read.users, with_users(read))
-    found: np.ndarray = np.maximum(counts, 0) / counts[0]
-    return found
-
-
-def with_users(histories: Histories) -> Iterator[Portion]:
-    """Every item a user met, and the user in entry 0."""
-    for met in item_counts(histories):
-        users = np.unique(met.users)
-        keys, values = (
-            np.concatenate([met.keys, np.zeros_like(users)]),
-            np.concatenate([met.values, np.ones(len(users))]),
-        )
-        yield Portion(np.concatenate([met.users, users]), keys, values)
+    return shares.estimated_shares(items, length, SHARE, read, sums).items
 
 
 def estimates(histories: Histories, items: int, length: int, draws: int) -> list[Row]:
-    """Return a row for each ε, way and group of items: quartiles of estimate over truth; median error of all."""
+    """Return a row for each ε and group of items: the median of estimate over truth; median error of all."""
     read = shares.what_training_reads(histories, length)
     truth = users_at(items, read.users, item_counts(read)) / read.users
     often = np.flatnonzero(truth >= OFTEN)
     groups = np.array_split(np.argsort(-truth[often]), GROUPS)
     rows = []
     for epsilon in EPSILONS:
-        for way in (CORRECTED, PLAIN):
-            seeds = range(draws if epsilon else 1)
-            ratios = (
-                np.stack([estimate(way, read, items, length, epsilon, seed)[often] for seed in seeds]) / truth[often]
-            )
-            error = float(np.median(np.abs(ratios - 1), axis=1).mean())
-            for number, group in enumerate(groups):
-                inside = ratios[:, group] if len(group) else [1.0]
-                low, middle, high = np.quantile(inside, [0.25, 0.5, 0.75]).tolist()
-                share = float(np.median(truth[often][group])) if len(group) else OFTEN
-                row = {"epsilon": epsilon, "way": way, "items": len(often), "group": number, "true_share": share}
-                rows.append(row | {"ratio": middle, "ratio_spread": [low, high], "median_error": error})
+        seeds = range(draws if epsilon else 1)
+        ratios = np.stack([estimate(read, items, length, epsilon, seed)[often] for seed in seeds]) / truth[often]
+        error = float(np.median(np.abs(ratios - 1), axis=1).mean())
+        for number, group in enumerate(groups):
+            middle = float(np.median(ratios[:, group])) if len(group) else 1.0
+            share = float(np.median(truth[often][group])) if len(group) else OFTEN
+            row = {"epsilon": epsilon, "items": len(often), "group": number, "true_share": share}
+            rows.append(row | {"ratio": middle, "median_error": error})
     return rows
 
 
@@ -107,12 +84,12 @@ def measure(asked: Namespace) -> list[Row]:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print the bins, or for each ε and way the median error and the ratio in the first and the last quarter."""
+    """Print the bins, or for each ε the median error and the ratio in the first and the last quarter."""
     if "users_from" in rows[0]:
         return study.table([row for row in rows if row["items"]], BINS)
     lines = []
-    for epsilon, way in dict.fromkeys((row["epsilon"], row["way"]) for row in rows):
-        here = [row for row in rows if (row["epsilon"], row["way"]) == (epsilon, way)]
+    for epsilon in EPSILONS:
+        here = [row for row in rows if row["epsilon"] == epsilon]
         quarter = max(1, len(here) // 4)
         head, tail = (float(np.median([row["ratio"] for row in part])) for part in (here[:quarter], here[-quarter:]))
         shown = {"epsilon": "no noise" if epsilon is None else f"{epsilon:g}", "head": head, "tail": tail}
@@ -125,11 +102,11 @@ def draw(rows: Sequence[Row], file: Path) -> None:
     if "users_from" in rows[0]:
         points = [(row["users_from"] + 1, row["items"]) for row in rows if row["items"]]
         return study.lines({"": {"items": points}}, file, "users who met the item", "items", log="y")
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    named: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        title = "no noise" if row["epsilon"] is None else f"ε = {row['epsilon']:g}"
-        panels.setdefault(title, {}).setdefault(row["way"], []).append((100 * row["true_share"], row["ratio"]))
-    study.lines(panels, file, "users who read the item, %", "estimate over truth", log="x")
+        name = "no noise" if row["epsilon"] is None else f"ε = {row['epsilon']:g}"
+        named.setdefault(name, []).append((100 * row["true_share"], row["ratio"]))
+    study.lines({"": named}, file, "users who read the item, %", "estimate over truth", log="x")
 
 
 PARSER = study.parser(__doc__)

@@ -52,12 +52,6 @@ TINY = {
     "trainer.enable_progress_bar": "false",
 }
 PERIODS = (1, 2, 4, 8, 16, 18)  # days, of 18 for training
-PAPER = {  # its AUC at each streaming period, on Criteo
-    1.0: (0.7313, 0.7313, 0.7314, 0.7316, 0.7318, 0.7320),
-    3.0: (0.7323, 0.7324, 0.7326, 0.7328, 0.7331, 0.7332),
-    8.0: (0.7345, 0.7346, 0.7352, 0.7352, 0.7356, 0.7358),
-    None: (0.7846, 0.7848, 0.7847, 0.7820, 0.7848, 0.7848),
-}
 LOSSES = (0.001, 0.005, 0.01, 0.02)
 COLUMNS = {
     "epsilon": "ε",
@@ -69,7 +63,6 @@ COLUMNS = {
     "touched": "rows with a gradient",
     "sparsity": "share without",
     "auc": "AUC",
-    "paper": "paper's",
     "auc_loss": "below DP-SGD",
     "gradient_size_reduction": "reduction",
     "rows_noised": "rows with noise",
@@ -149,15 +142,14 @@ def trained(settings: dict[str, Any], points: Callable[[], Iterator[Point]], run
 def periods(runs: Path, asked: Namespace) -> list[Row]:
     """Return a row for each streaming period and ε, and without privacy."""
     rows = []
-    for place, days in list(enumerate(PERIODS))[:: 5 if asked.quick else 1]:
+    for days in PERIODS[:: 5 if asked.quick else 1]:
         for epsilon in (*asked.epsilons, None):
             private = ["--privacy", "null"] if epsilon is None else ["--privacy.epsilon", f"{epsilon:g}"]
             shared = study.words(PERIODIC | {"data.period_days": days} | (TINY if asked.quick else {}))
             folder, recipe = runs / f"period-{days}_{epsilon or 'no-privacy'}", "recipes/criteo_time_series_dpsgd.yaml"
             metrics = study.fit(folder, recipe, *shared, *private, *asked.fits)
-            paper = PAPER[epsilon][place] if epsilon in PAPER else None
             found = {key: metrics[key] for key in ("auc", "steps", "seconds")}
-            rows.append({"period_days": days, "epsilon": epsilon, "paper": paper, **found})
+            rows.append({"period_days": days, "epsilon": epsilon, **found})
     return rows
 
 
@@ -236,12 +228,10 @@ def numbers(text: str) -> list[float]:
     return [float(word) for word in text.split(",")]
 
 
-PARSER = study.parser(__doc__)
+PARSER = study.parser(__doc__, fits=True)
 STUDIES = ("strategies", "grid", "features", "stream", "periods", "order")
 PARSER.add_argument("--study", choices=STUDIES, default="strategies")
 PARSER.add_argument("--epsilons", type=numbers, metavar="LIST", help="such as 1,3,8")
-PARSER.add_argument("--runs", type=Path, metavar="FOLDER", help="where the runs are; stopped ones are continued")
-PARSER.set_defaults(fits=[])
 
 if __name__ == "__main__":
     study.main(PARSER, measure, show, draw)

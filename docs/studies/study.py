@@ -32,13 +32,16 @@ GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536
 COLOURS = ("#c2410c", "#64748b", "#0369a1", "#16a34a", "#a855f7", "#94a3b8", "#0f172a", "#7dd3fc")
 
 
-def parser(study: str) -> argparse.ArgumentParser:
-    """Return the options that every study has; `study` is its docstring."""
+def parser(study: str, fits: bool = False) -> argparse.ArgumentParser:
+    """Return the options that every study has, and those of one that trains runs; `study` is its docstring."""
     made = argparse.ArgumentParser(description=study.splitlines()[0])
     made.add_argument("--quick", action="store_true", help="tiny sizes: only shows that everything runs")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
     made.add_argument("--picture", type=Path, metavar="FILE", help="draw them; needs matplotlib")
     made.add_argument("--rows", type=Path, metavar="FILE", help="show the rows that --json wrote; measure nothing")
+    if fits:
+        made.add_argument("--runs", type=Path, metavar="FOLDER", help="where the runs are; stopped ones are continued")
+        made.set_defaults(fits=[])
     return made
 
 
@@ -47,14 +50,13 @@ def main(
     measure: Callable[[argparse.Namespace], list[Row]],
     columns: Mapping[str, str] | Callable[[Sequence[Row]], None],
     draw: Callable[[Sequence[Row], Path], None] | None = None,
-    argv: Sequence[str] | None = None,
 ) -> list[Row]:
     """Measure or read the rows, print them, write them and draw them.
 
     `columns` are headings by key, or a function that prints the rows. Where options have `fits`, words that they do
     not know are settings of `dprec.fit`.
     """
-    asked, words = options.parse_known_args(argv)
+    asked, words = options.parse_known_args()
     if hasattr(asked, "fits"):
         asked.fits = words
     elif words:
@@ -94,14 +96,9 @@ def peak(work: Callable[..., Iterator[Any]], *given: Any) -> float:
 
     What comes before the first `yield` of the generator does not count. Freed memory is returned at once.
     """
-    before = {name: os.environ.get(name) for name in GIVE_BACK}
-    os.environ.update(GIVE_BACK)
-    try:
-        with ProcessPoolExecutor(1, get_context("spawn")) as own:
-            return own.submit(_peak, work, given).result()
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    os.environ.update(GIVE_BACK)  # which the new process reads as it starts
+    with ProcessPoolExecutor(1, get_context("spawn")) as own:
+        return own.submit(_peak, work, given).result()
 
 
 def _peak(work: Callable[..., Iterator[Any]], given: tuple[Any, ...]) -> float:

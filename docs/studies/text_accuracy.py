@@ -84,10 +84,8 @@ def measure(asked: Namespace) -> list[Row]:
     return rows
 
 
-PARSER = study.parser(__doc__)
-PARSER.add_argument("--runs", type=Path, metavar="FOLDER", help="where the runs are; stopped ones are continued")
+PARSER = study.parser(__doc__, fits=True)
 PARSER.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each")
-PARSER.set_defaults(fits=[])
 
 if __name__ == "__main__":
     study.main(PARSER, measure, COLUMNS)

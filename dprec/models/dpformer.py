@@ -36,8 +36,7 @@ class DPFormer(Transformer):
     that of one gradient step at learning rate 1, as in the definition. The error of the weights after t steps of Adam
     is about lr √t, whatever σ and B, if noise dominates, since Adam divides a gradient by its size. That is so in every
     row: division by p relates the noise to an item's signal, and is no error of the weights. So the factor from one to
-    the other, lr √t B / (σC), is no `error_scale` (docs/studies/weight_errors.py). In private training, tuning it has a
-    cost in privacy.
+    the other, lr √t B / (σC), is no `error_scale`. In private training, tuning it has a cost in privacy.
 
     Args:
         items: number of item ids, the padding included. Comes from the data.
