@@ -107,7 +107,7 @@ def recommend_to_all(
     none = len(names) - frame["user"].n_unique()
     for number, one, several, then in (
         (unknown, "item of the log is", "items of the log are", "unknown to the run: left out"),
-        (popular, "user has", "users have", "no known item: recommended what most people choose"),
+        (popular, "user has", "users have", "no known item: recommended the most popular items"),
         (none, "user has", "users have", f"{left_out(choices)}: left out"),
     ):
         if number:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "dprec"
-STEP = ("noise", "gradients", "accounting", "sparsity", "checks", "verify", "privacy")  # what a private step is made of
 SHARED = {"dprec.errors", "dprec.contract", "dprec.notices", "dprec.lightning"}  # all else at the top is a command
 
 
@@ -95,15 +94,6 @@ def test_no_two_packages_import_each_other() -> None:
 
 def test_no_two_files_import_each_other() -> None:
     assert not circles(inside())
-
-
-def test_folders_stay_small_enough_to_read() -> None:
-    many = {
-        str(folder.relative_to(ROOT)): count
-        for folder in (ROOT / "dprec").rglob("*")
-        if folder.is_dir() and (count := len([f for f in folder.glob("*.py") if f.stem != "__init__"])) > 11
-    }
-    assert not {name for name in many if name.split("/")[1] in STEP}
 
 
 def test_the_table_of_folders_says_what_each_imports() -> None:

@@ -166,8 +166,3 @@ def test_files_that_the_page_names_are_there() -> None:
         if spec is not None:
             places = [Path(place).parent for place in spec.submodule_search_locations or ()]
             assert any((place / name).is_file() for place in places), name
-
-
-def test_tests_that_the_page_names_are_there() -> None:
-    for file in set(re.findall(r"`(tests/[\w/]+\.py)", PAGE.read_text(encoding="utf-8"))):
-        assert (ROOT / file).is_file(), file

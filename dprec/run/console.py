@@ -87,7 +87,7 @@ _FACTS: tuple[tuple[str, str, str | None], ...] = (
     ("training", "records for training", _BOLD),
     ("validation", "records after them, for validation", _BOLD),
     ("test", "last records, for the test", _BOLD),
-    ("people", "people of the training", _BOLD),
+    ("people", "users in training", _BOLD),
 )
 
 

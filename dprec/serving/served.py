@@ -101,7 +101,7 @@ class Served:
         - a data frame of polars or pandas, a log as for training: one of the same library comes back, with the columns
           user, place (1 the best), item, score and source. Columns named as in training are found.
 
-        Unknown ids are left out. Where none is known, and for an empty history, the answer is what most people choose
+        Unknown ids are left out. Where none is known, and for an empty history, the answer is the most popular items,
         as far as the model tells (`Recommender.without_history`); it never reads the training data.
 
         Args:

@@ -17,11 +17,9 @@ from dprec.bench import main as bench
 from dprec.benchmarks import lazydp, peers
 from dprec.benchmarks.phantom import SMALL
 from dprec.benchmarks.systems import DprecPrivate, PlainTransformer
-from dprec.benchmarks.table_steps import LookUps, Pooled, Step
 from dprec.benchmarks.timing import Row
 from dprec.data import SequenceBatch
 from dprec.models import Transformer
-from dprec.models.clicks import FeatureTables
 from tests.commands.support import strict
 
 pytestmark = pytest.mark.full
@@ -165,12 +163,3 @@ def test_says_where_there_is_no_card(capsys: pytest.CaptureFixture[str]) -> None
     with mock.patch("torch.accelerator.current_accelerator", return_value=None):
         assert bench(["gpu"]) == 2
     assert "there is no GPU on this machine" in capsys.readouterr().err
-
-
-LOOK_UPS = LookUps(records=150, tables=2, ids=300, hot=0.3)
-
-
-def step(system: str) -> Step:
-    torch.manual_seed(0)
-    ids = [LOOK_UPS.ids] * LOOK_UPS.tables
-    return Step(system, Pooled(FeatureTables(ids, [3] * LOOK_UPS.tables), ids), LOOK_UPS)

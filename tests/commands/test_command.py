@@ -17,6 +17,14 @@ from dprec.fit import main as fit
 from tests.commands.support import ROOT, environment, refused
 
 
+def test_the_list_of_commands_names_every_command_and_its_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = {file.stem for file in (ROOT / "dprec").glob("*.py") if "__main__" in file.read_text()} - {"__main__"}
+    assert set(NAMES) == commands
+    assert (main([]), main(["--help"])) == (2, 0)
+    (recipe, _) = re.findall(r"dprec fit (\w+),", capsys.readouterr().out)
+    assert (ROOT / "recipes" / f"{recipe}.yaml").exists()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_command_is_the_same_by_either_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own module, and the list of commands, end in one `main`."""

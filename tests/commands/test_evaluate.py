@@ -114,20 +114,6 @@ def test_figures_have_intervals_and_groups_that_make_up_the_whole(
         assert mean == pytest.approx(found["map@5"])
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--baselines", "bpr"], "unknown baseline 'bpr': give itemknn or ease"),
-        (["--metrics", "diversity@5"], "set model.features and model.feature_file"),
-    ],
-)
-def test_what_cannot_be_measured_is_one_line(
-    trained: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert evaluate([str(trained), *words]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_recommendations_that_collapse_on_few_items_are_told(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate([str(trained)]) == 0
     assert "collapse" not in capsys.readouterr().out

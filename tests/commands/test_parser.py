@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
 import yaml
 
-from dprec.__main__ import main as listed
 from dprec.cli.arguments import CommandLine
 from dprec.cli.parser import DEFAULT_CLASSES, Settings, parse, recipe_parser
 from dprec.errors import UserError
 from dprec.fit import main as fit
-from tests.commands.support import ROOT
 
 
 def read(*words: str) -> Settings:
@@ -127,17 +124,6 @@ def test_help_lists_the_options_of_the_command_and_help_all_those_of_the_classes
 def test_print_config_prints_a_recipe(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit([str(recipe), "--print_config"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["model"]["dim"] == 8
-
-
-def test_the_list_of_commands_names_every_command_and_its_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = {file.stem for file in (ROOT / "dprec").glob("*.py") if "__main__" in file.read_text()} - {"__main__"}
-    assert listed([]) == 2
-    first = capsys.readouterr().out
-    assert listed(["--help"]) == 0
-    assert capsys.readouterr().out == first
-    assert set(re.findall(r"^  (\w+) +[a-z]", first, re.M)) == commands
-    (recipe,) = re.findall(r"dprec fit (\w+),", first)
-    assert (ROOT / "recipes" / f"{recipe}.yaml").exists()
 
 
 def test_a_class_keeps_its_own_defaults(tmp_path: Path) -> None:

@@ -62,6 +62,21 @@ def test_candidates_and_exclusions(moved: Path, log: Path, here: Path, capsys: p
     assert capsys.readouterr().err == "error: items: id number 1 is unknown to the run; did you mean film1?\n"
 
 
+def test_only_items_with_these_features_are_chosen(moved: Path, log: Path, here: Path) -> None:
+    (here / "kinds.csv").write_text(
+        "item,kind\n" + "".join(f"film{n},{'new|odd' if n % 2 else 'old'}\n" for n in range(12))
+    )
+    words = ["--features", "kinds.csv", "--only", "kind=odd,none", "-k", "3"]
+    assert recommend([str(moved), "--users", str(log), *words, "--out", "odd.parquet"]) == 0
+    found = load(moved, features="kinds.csv").recommend(
+        pl.read_csv(log, separator=" ", has_header=False, new_columns=["user_id", "item_id"]),
+        k=3,
+        only={"kind": ["odd", "none"]},
+    )
+    assert pl.read_parquet("odd.parquet").equals(found)
+    assert set(found["item"]) == {f"film{n}" for n in range(1, 12, 2)}
+
+
 def test_ids_with_blanks_stand_between_commas(moved: Path) -> None:
     names = {"film1": "the film", "film2": "the other film"}
     served = load(moved)
@@ -70,12 +85,6 @@ def test_ids_with_blanks_stand_between_commas(moved: Path) -> None:
     assert split_ids("the film, film3 film4,the other film", known) == ["the film", "film3", "film4", "the other film"]
     assert split_ids("the film", known) == ["the film"]
     assert split_ids("the film film3", known) == ["the", "film", "film3"]
-
-
-def test_a_history_may_be_longer_than_the_model_sees(moved: Path) -> None:
-    long = [f"film{n % 12}" for n in range(50)]
-    whole, recent = load(moved).recommend([long, long[-10:]], k=3, exclude_seen=False)
-    assert whole == recent
 
 
 @pytest.mark.parametrize(

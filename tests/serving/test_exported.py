@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dprec.data import Catalogue
 from dprec.errors import UserError
-from dprec.models import GRU, DPFormer, Recommender, Transformer
+from dprec.models import GRU, Recommender, Transformer
 from dprec.serving.exported import export_run
 from dprec.serving.served import Served
 from tests.models.test_export import RANKS
@@ -81,15 +81,6 @@ def test_a_program_of_torch_ranks_as_the_run_does(model: Any, tmp_path: Path) ->
     assert ranked(tmp_path / "out", by_torch(tmp_path / "out")) == own(run)
 
 
-def test_onnx_runtime_ranks_as_the_run_does(tmp_path: Path) -> None:
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        pytest.importorskip(package)
-    run = served(DPFormer(ROWS, dim=8, max_length=6))
-    export_run(run, "onnx", tmp_path / "out")
-    assert ranked(tmp_path / "out", by_onnx(tmp_path / "out")) == own(run)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("name", [*RANKS, "GRU"])
 def test_onnx_runtime_ranks_as_every_model_does(name: str, tmp_path: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):

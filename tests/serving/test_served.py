@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import dprec
 from dprec.data import Catalogue
 from dprec.data.draws.batch import RankingBatch
 from dprec.errors import UserError
@@ -193,18 +191,3 @@ def test_one_history_among_ten_thousand_items_takes_below_five_milliseconds() ->
         served.recommend([history])
         times.append(time.process_time() - start)
     assert min(times) < 0.005
-
-
-def test_load_reads_a_run_folder(tmp_path: Path) -> None:
-    settings = "data: {dataset: synthetic, synthetic_users: 60, synthetic_items: 20, batch_size: 15}\n"
-    (tmp_path / "r.yaml").write_text(
-        settings + "model: {dim: 8}\ntrainer: {max_steps: 1, enable_progress_bar: false}\n"
-    )
-    from dprec.fit import main as fit
-
-    assert fit([str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 0
-    served = dprec.load(tmp_path / "run")
-    assert served.guarantee.startswith("not private")
-    assert len(served.recommend([served.items[:3]], k=4)[0].items) == 4
-    with pytest.raises(UserError, match="no run at"):
-        dprec.load(tmp_path / "nothing")

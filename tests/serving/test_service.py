@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from dprec.data import Catalogue
-from dprec.errors import UserError
 from dprec.models import Transformer
 from dprec.serve import main as serve
 from dprec.serving.served import Served
@@ -213,28 +212,6 @@ def test_other_paths_and_methods_are_refused(
     assert SECRET not in "".join(capfd.readouterr())
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        f"GARBAGE {SECRET}\r\n\r\n",
-        f"POST /recommend HTTP/1.1\r\nhost: x\r\ncontent-length: {SECRET}\r\n\r\n",
-        f"GET /health HTTP/1.1\r\nhost: x\r\nx: {SECRET}{'a' * 17_000}",
-        "POST /recommend HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ncontent-length: 5\r\n\r\nabcde",
-    ],
-    ids=["no request", "no length", "a head without end", "two lengths"],
-)
-def test_what_is_no_http_is_refused_in_one_line(port: int, sent: str, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
-        connection.sendall(sent.encode())
-        answer = http.client.HTTPResponse(connection)
-        answer.begin()
-        told = answer.read().decode()
-    assert answer.status == 400
-    assert told == "Invalid HTTP request received."
-    assert SECRET not in caplog.text
-    assert "Traceback" not in caplog.text
-
-
 def test_a_body_that_does_not_come_is_refused(served: Served) -> None:
     with (
         answering(served, Limits(seconds=0.1)) as port,
@@ -312,9 +289,3 @@ def test_a_mistake_of_who_starts_it_is_one_line(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert serve(["run"]) == 2
     assert "needs starlette and uvicorn: pip install 'dprec[serve]'" in capsys.readouterr().err
-
-
-def test_half_a_character_is_no_id(served: Served) -> None:
-    """A terminal passes bytes that are no UTF-8 on as such halves."""
-    with pytest.raises(UserError, match="history 1 has an id that is no text"):
-        served.recommend([["alien"], ["\udcff"]])
