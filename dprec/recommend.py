@@ -13,7 +13,6 @@ from rich.console import Console
 from dprec.cli.arguments import CommandLine, PositiveInt, add_run, listed
 from dprec.cli.command import Command, print_json
 from dprec.errors import UserError
-from dprec.lightning import leave_out
 
 HISTORY = "--history"  # where it stands, in messages
 OF_LOGS = ("user_column", "item_column", "time_column", "where")  # settings of data, of which a log has its own
@@ -148,7 +147,7 @@ def warn(found: Recommended, where: str, example: str, nothing: str) -> None:
         print(f"warning: {where}: the user has {nothing}", file=sys.stderr)
 
 
-main = Command(recommend, options, reads_run=True, own_process=leave_out)
+main = Command(recommend, options, reads_run=True)
 
 
 if __name__ == "__main__":

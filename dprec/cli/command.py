@@ -21,7 +21,6 @@ import jsonargparse
 from rich.console import Console
 
 from dprec.cli.arguments import CommandLine
-from dprec.cli.recipe import refuse_misspelt
 from dprec.distributed.first import first_process
 from dprec.errors import AlreadyReported, UserError
 from dprec.lightning import leave_out, run_on_own
@@ -140,8 +139,6 @@ class Command:
         begins = not (line.recipes or any(map(line.options.get, ("resume", "continue_from", "help_all"))))
         if "recipe" in line.options and begins:
             raise UserError(f"no recipe given: python -m dprec.{self.do.__name__} quickstart")
-        if self.settings:
-            refuse_misspelt(line)
         told = sys.stdout.isatty() or "COLUMNS" in os.environ
         quiet = not first_process()
         console = Console(width=None if told else PIPED, quiet=quiet, markup=False, emoji=False, highlight=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -119,22 +118,6 @@ def named(settings: Any) -> Iterator[str]:
     elif isinstance(settings, (list, tuple)):
         for value in settings:
             yield from named(value)
-
-
-def refuse_misspelt(line: CommandLine) -> None:
-    """Refuse keys almost as a group's or a setting's outside of all, which needs no class and so no import.
-
-    >>> refuse_misspelt(CommandLine.read(["--trainr.max_steps", "3"]))
-    Traceback (most recent call last):
-    dprec.errors.UserError: command line: unknown key 'trainr.max_steps'; did you mean trainer.max_steps?
-    """
-    keys = [("command line", key) for key, _ in line.overrides]
-    keys += [(path, key) for path in line.recipes for key in read_recipe(path)]
-    for where, key in keys:
-        first, dot, rest = key.partition(".")
-        close = difflib.get_close_matches(first.rstrip("+"), (*TOP_LEVEL, *GROUPS), n=1, cutoff=0.7)
-        if close and close[0] != first.rstrip("+"):
-            raise UserError(f"{where}: unknown key {key!r}; did you mean {close[0]}{dot}{rest}?")
 
 
 def needs_no_lightning(line: CommandLine) -> bool:

@@ -139,7 +139,7 @@ class Experiment:
         content: str | None = getattr(self.data, "content", None)
         if checkpoint is not None:
             refuse_other_data(checkpoint, self.identity, self.data, run)
-            refuse_other_content(content, self.data, run)
+            refuse_other_content(content, run)
             self.batches.step = checkpoint["dprec"]["step"]
             console.print(f"continuing {run.path} from step {self.batches.step}", soft_wrap=True)
         notice_box(console, self.data.notice)

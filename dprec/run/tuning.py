@@ -104,11 +104,6 @@ class Tuning:
         for candidate, experiment in zip(candidates, experiments, strict=True):
             _refuse_unfit(experiment, said(candidate))
             assert experiment.privacy is not None
-            if _subject(experiment) != _subject(first):
-                raise UserError(
-                    f"{said(candidate)} changes the data or δ: settings of one choice are about the same "
-                    f"{first.data.unit}s and items; choose it without --try"
-                )
             entry = (experiment.privacy.planned, experiment.steps)
             if entry not in plans:
                 plans.append(entry)
@@ -349,11 +344,6 @@ def _refuse_other_log(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
             f"--try {f'data.{fixed[0]}' if fixed else 'data'}: all runs of a choice read and sample one log in the "
             "same way; set it without --try"
         )
-
-
-def _subject(experiment: Experiment) -> tuple[Any, ...]:
-    data, privacy = experiment.data, experiment.privacy
-    return data.unit, data.users, data.fingerprint, None if privacy is None else (privacy.epsilon, privacy.delta)
 
 
 def _refuse_unfit(experiment: Experiment, named: str) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from dprec.accounting.ledger import Ledger
 from dprec.errors import UserError
 from dprec.models import Learner
 from dprec.notices import say
@@ -36,27 +35,22 @@ OTHER_DATA = {
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A run that was trained, perhaps not to its end, and what it has spent."""
+    """A run that was trained, perhaps not to its end. What it has spent is in its checkpoint, beside the weights."""
 
     folder: RunFolder
     checkpoint: Mapping[str, Any]
-    promise: Mapping[str, Any]  # the content of privacy.json
 
     @classmethod
     def read(cls, named: str) -> EarlierRun:
         """Return the run in a folder, or the last one of those in a folder of runs."""
         folder = last_run(Path(named))
-        checkpoint = read_checkpoint(folder.checkpoint, every_byte=True)
-        try:
-            promise = folder.promise
-            guarantee = checkpoint["dprec"]["guarantee"]
-            written, kept = _ledger(promise), _ledger(guarantee)
-        except (OSError, ValueError, TypeError) as error:
-            raise UserError(f"{folder.privacy} cannot be read ({error}), so what was spent is not known") from None
-        fewer = any(written.events.get(event, 0) < count for event, count in kept.events.items())
-        if fewer or promise.get("earlier") != guarantee.get("earlier"):
-            raise UserError(f"{folder.privacy} holds less than its checkpoint has spent: put the original back")
-        return cls(folder, checkpoint, promise)
+        return cls(folder, read_checkpoint(folder.checkpoint, every_byte=True))
+
+    @property
+    def promise(self) -> Mapping[str, Any]:
+        """What its checkpoint states, and the events of its ledger."""
+        kept: Mapping[str, Any] = self.checkpoint["dprec"]["guarantee"]
+        return kept
 
     @property
     def items(self) -> list[str]:
@@ -128,9 +122,3 @@ def last_run(named: Path) -> RunFolder:
         raise UserError(f"{run.path} stopped before its first checkpoint: resume it, or continue an earlier run")
     run.refuse_if_continued()
     return run
-
-
-def _ledger(promise: Mapping[str, Any]) -> Ledger:
-    ledger = Ledger()
-    ledger.load_state_dict({"events": promise.get("events", [])})
-    return ledger

@@ -102,7 +102,7 @@ def refuse_other_data(checkpoint: Mapping[str, Any], identity: Mapping[str, Any]
             raise UserError(f"cannot resume {run.path}: {differs}; give the data and settings of its start")
 
 
-def refuse_other_content(content: str | None, data: Any, run: RunFolder) -> None:
+def refuse_other_content(content: str | None, run: RunFolder) -> None:
     """Refuse other events of as many users, by what the owner alone has of the start, where it is still there."""
     if (began := run.content) is not None and began != content:
         raise UserError(
