@@ -40,11 +40,6 @@ def test_it_parses_with_the_override_of_its_header(recipe: Path, monkeypatch: py
         assert ("validation: false     # as in docs/" in text) is measured
 
 
-def test_the_recipes_the_readme_speaks_of_are_there() -> None:
-    assert {"quickstart", "movielens_dpformer"} <= {recipe.stem for recipe in RECIPES}
-
-
-# What makes a run of a recipe short, by the class of its data: a few users, generated on the spot.
 TINY = {
     Sequences: {
         "dataset": "synthetic", "synthetic_users": 60, "synthetic_items": 40, "batch_size": 15, "max_length": 20,

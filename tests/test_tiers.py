@@ -72,16 +72,6 @@ def test_what_tests_are_skipped_without_is_installed_for_them() -> None:
     assert "python -m pytest -m full tests/test_peers.py" in (ROOT / "docs/peers.md").read_text()
 
 
-def test_no_test_is_in_two_tiers(request: pytest.FixtureRequest) -> None:
-    for item in request.config.stash[COLLECTED]:
-        assert not {"full", "nightly"} <= {mark.name for mark in item.iter_markers()}, item.nodeid
-
-
-def test_the_readme_runs_the_default_tier() -> None:
-    assert [(run.marks, run.files) for run in runs("README.md")] == [(DEFAULT, [])]
-    assert f"-m '{DEFAULT}'" in (ROOT / "pyproject.toml").read_text()
-
-
 def test_a_file_with_tests_is_one_that_pytest_reads() -> None:
     for file in (ROOT / "tests").rglob("*.py"):
         names = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]

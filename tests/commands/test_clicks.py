@@ -10,7 +10,6 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld
 
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
-from dprec.recommend import main as recommend
 from dprec.tune import main as tune
 from tests.commands.support import answered, refused, strict
 from tests.commands.test_resume import fit_and_die
@@ -80,7 +79,6 @@ def test_evaluate_gives_what_the_run_reported(run: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("command", "line", "says"),
     [
-        (recommend, "RUN --history 1", "PCTR, which does not rank items"),
         (evaluate, "RUN --metrics ndcg@10", "unknown metric 'ndcg@10': give auc"),
         (
             tune,
@@ -91,7 +89,6 @@ def test_evaluate_gives_what_the_run_reported(run: Path, capsys: pytest.CaptureF
         (fit, "RECIPE --model dprec.models.Transformer", "takes items from the data"),
         (fit, "RECIPE --data dprec.data.Sequences --data.dataset synthetic", "takes numbers and vocabularies from"),
         (fit, "RECIPE --model.vocabularies [3]", "model.vocabularies comes from the data; set data.vocabularies"),
-        (fit, "RECIPE --model.dim 3", "unknown key 'model.dim'"),
         (fit, "RECIPE --model dprec.models.Learner", "dprec has no metrics for"),
         (fit, "RECIPE --data.batch_size 6000", f"the data has {TRAINING} records"),
         (fit, "--resume PARTS --data.synthetic_records 1400", "data.synthetic_records"),

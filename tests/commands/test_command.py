@@ -106,13 +106,3 @@ def test_an_object_named_in_a_recipe_reaches_the_trainer(recipe: Path, here: Pat
     callback = '[{"class_path": "my_callback.Tells", "init_args": {"file": "told.txt"}}]'
     assert fit([str(recipe), "--out", "run", "--trainer.max_steps", "2", "--trainer.callbacks", callback]) == 0
     assert (here / "told.txt").read_text() == "2"
-
-
-def test_waiting_threads_sleep_soon_unless_the_user_says_how_they_wait() -> None:
-    code = "import os; from dprec.recipes import main; main([]); print(os.environ.get('GOMP_SPINCOUNT'))"
-    for own, found in (({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")):
-        env = {
-            name: value for name, value in environment().items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-        }
-        done = subprocess.run([sys.executable, "-c", code], env=env | own, capture_output=True, text=True)
-        assert done.stdout.splitlines()[-1] == found, done.stderr

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dprec.evaluate import main as evaluate
 from dprec.fit import main as fit
 from dprec.recommend import main as recommend
-from tests.commands.support import answered, refused
+from tests.commands.support import answered
 from tests.commands.test_resume import fit_and_die
 
 RECIPE = """
@@ -94,28 +94,3 @@ def test_a_run_that_was_stopped_goes_on(recipe: Path) -> None:
     fit_and_die(2, [str(recipe), "--out", "run", "--checkpoint_every", "1"])
     assert fit(["--resume", "run", "--trust", __name__]) == 0
     assert json.loads(Path("run/metrics.json").read_text())["steps"] == 3
-
-
-@pytest.mark.parametrize("recipe", [LightningBag], indirect=True)
-def test_its_checkpoint_is_its_own(recipe: Path) -> None:
-    """Lightning's way to load it needs neither dprec nor the recipe."""
-    assert fit([str(recipe), "--out", "run"]) == 0
-    loaded = LightningBag.load_from_checkpoint("run/checkpoints/last.ckpt", weights_only=False)
-    assert loaded.bag.item.embedding_dim == 6
-    assert loaded.bag.item.weight.abs().sum() > 0
-
-
-@pytest.mark.parametrize(
-    ("recipe", "options", "says"),
-    [
-        (Bag, ["--model.width", "wide"], "model.width"),
-        (Bag, ["--model.wide", "3"], "did you mean model.width?"),
-        (Bag, ["--model.items", "3"], "model.items comes from the data"),
-        (LightningBag, ["--model.learning_rate", "3"], "model.learning_rate"),
-    ],
-    indirect=["recipe"],
-)
-def test_its_arguments_are_checked_as_any(
-    recipe: Path, options: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert says in refused(capsys, fit, [str(recipe), *options])

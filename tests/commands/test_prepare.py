@@ -65,16 +65,7 @@ def test_a_run_says_what_it_dropped(recipe: Path, here: Path, capsys: pytest.Cap
     (here / "log.csv").write_text("user,item,time\n" + "".join(rows))
     args = [str(recipe), "--data.path", "log.csv", "--trainer.max_steps", "1", "--data.batch_size", "10"]
     assert fit([*args, "--data.min_events", "2", "--out", "run"]) == 0
-    assert_said(
-        capsys,
-        "rows read │ 185",
-        "events │ 184",
-        "users │ 32",
-        "items │ 9",
-        "events used │ 181",
-        "held out for the test │ each user's last item",
-        "users tested │ 30",
-    )
+    assert_said(capsys, "rows read │ 185", "events used │ 181", "held out for the test │ each user's last item")
     facts = json.loads((here / "run/logs/data.json").read_text())
     expected = {
         "rows": 185,

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 import stat
-import subprocess
 from datetime import date
-from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -25,7 +22,6 @@ from dprec.reporting.differences import differences
 from dprec.reporting.finished import Finished
 from dprec.reporting.pages import in_plain_words, run_page
 
-CHROMIUM = shutil.which("chromium")
 VOID = {"meta", "line", "circle", "polyline", "br"}
 SETTINGS = """
 data: {dataset: synthetic, synthetic_users: 80, synthetic_items: 30, batch_size: 20, max_length: 10}
@@ -252,31 +248,3 @@ def test_every_epsilon_is_on_the_scale_beside_what_the_documents_say_of_others(e
     rows = re.findall(r"\| ([^|]+) \| ([\d, /]+) \|", (Path(__file__).parents[2] / "docs/questions.md").read_text())
     told = [(who.split(",")[0], [float(one) for one in re.split(r"[,/]", said)]) for who, said in rows]
     assert told == [(who.split(",")[0].removesuffix("'s paper"), [*values]) for who, values in OTHERS]
-
-
-@pytest.mark.full
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-@pytest.mark.parametrize("theme", [0, 1], ids=["dark", "light"])
-def test_a_browser_has_nothing_to_say_and_nothing_sticks_out_on_a_phone(runs: Path, tmp_path: Path, theme: int) -> None:
-    assert (
-        report([*(str(runs / name) for name in ("private", "open", "eana")), "--out", str(tmp_path / "all.html")]) == 0
-    )
-    for path in (tmp_path / "all.html", *(runs / name / "report.html" for name in ("private", "open", "eana"))):
-        words = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dump-dom"]
-        words += [f"--user-data-dir={tmp_path}/home", "--enable-logging=stderr", "--disable-background-networking"]
-        words += [f"--blink-settings=preferredColorScheme={theme}"]
-        done = subprocess.run([*words, path.as_uri()], capture_output=True, text=True, timeout=120)
-        assert "</html>" in done.stdout, path
-        assert "CONSOLE" not in done.stderr, (path, done.stderr)
-        # In a frame, since a window has a least width.
-        (tmp_path / "phone.html").write_text(
-            f'<iframe srcdoc="{escape(path.read_text())}" style="width: 390px; height: 800px; border: 0" onload="'
-            "const own = contentDocument.documentElement, said = [own.clientWidth, own.scrollWidth,"
-            "contentWindow.getComputedStyle(contentDocument.body).backgroundColor];"
-            "document.body.dataset.said = said.join(' ')\"></iframe>"
-        )
-        done = subprocess.run([*words, (tmp_path / "phone.html").as_uri()], capture_output=True, text=True, timeout=120)
-        found = re.search(r'data-said="(\d+) (\d+) rgb\((\d+)', done.stdout)
-        assert found, done.stdout[-300:]
-        assert int(found[2]) <= int(found[1]) <= 390, path
-        assert int(found[3]) == (22, 255)[theme]

@@ -19,7 +19,6 @@ from dprec.models import GRU, DPFormer, Transformer
 from dprec.serving.exported import export_run
 from dprec.serving.requests import history_of
 from dprec.serving.served import Served
-from dprec.serving.service import Limits, request_of
 
 ITEMS = ["alien", "brazil", "casablanca", "dune", "7"]
 CONTEXT = {"device": 5, "hour": [6, 12, 18.5]}
@@ -75,27 +74,6 @@ def test_what_is_no_event_is_one_line_that_repeats_nothing(events: Any, columns:
         history_of(events, "x", columns)
     assert str(refused.value).startswith(says)
     assert "secret" not in str(refused.value)
-
-
-def test_a_request_has_events_or_is_refused() -> None:
-    run = served()
-    asked = questions_of(run, {"history": HISTORIES["eve"]})
-    ids, codes = history_of(HISTORIES["eve"], "history", COLUMNS)
-    assert [run.catalogue.raw(item) for item in asked.history] == ids
-    assert asked.codes is not None
-    assert asked.codes.tolist() == codes.tolist()
-    for body in ({"history": ["7"]}, {"history": [{"item": 7, "hour": "late"}]}, {"history": [{"hour": 7}]}):
-        with pytest.raises(UserError):
-            questions_of(run, body)
-    plain = Served(Transformer(len(ITEMS) + 1, dim=8), Catalogue(ITEMS), {})
-    with pytest.raises(UserError, match="^history has events with context, which the run does not read: give item ids"):
-        questions_of(plain, {"history": HISTORIES["bob"]})
-
-
-def questions_of(run: Served, body: dict[str, Any]) -> Any:
-    request, _ = request_of(json.dumps(body).encode(), Limits())
-    (question,) = run.reader.read(request)[1]
-    return question
 
 
 @pytest.mark.full
