@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from scipy.special import ndtr
 
 from dprec import Clicks, Sequences, TextItems
 from dprec.convex.estimator import Logistic, minimum
@@ -57,19 +56,6 @@ def test_examples_in_studies_are_true(name: str) -> None:
     if name.startswith("text"):
         pytest.importorskip("transformers")
     assert doctest.testmod(load(name)).failed == 0
-
-
-@pytest.mark.full
-def test_activations() -> None:
-    """Of the paper's table: a few samples are far off, and the formula is their limit."""
-    study = load("activations")
-    for row in study.measure(study.PARSER.parse_args([])):
-        drawn = row["std"] * np.random.default_rng(1).standard_normal(400_000)
-        active = np.maximum(drawn, 0) if row["activation"] == "ReLU" else drawn * ndtr(drawn)
-        assert active.var() == pytest.approx(row["analytic"], rel=0.03)
-        assert row["1000000"] == pytest.approx(row["analytic"], rel=0.01)
-        if row["activation"] == "ReLU":
-            assert row["analytic"] == pytest.approx(float(row["paper"]), rel=0.02)
 
 
 @pytest.mark.full
@@ -284,6 +270,7 @@ RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a st
         ["--epsilons", "5", "--data", "movielens"],
         lambda rows: len(rows) == 1 and 0 < rows[0]["ndcg@10"] < 1,
     ),
+    "activations": ([], lambda rows: all(row["1000000"] == pytest.approx(row["analytic"], rel=0.01) for row in rows)),
     "adafest": ([], lambda rows: [row["system"] for row in rows[:3]] == ["AdaFEST", "DP-SGD, fused", "AdaFEST"]),
     "nearest_items": (
         [],

@@ -17,6 +17,7 @@ from dprec.run.saved.checkpoints import read_checkpoint
 from dprec.run.trainer import TrainingProgress
 from tests.commands.conftest import STEPS, USERS
 from tests.commands.support import environment, refused, strict
+from tests.commands.test_own_modules import Bag
 
 FIELDS = {
     *("dataset", "protocol", "users", "items", "epsilon", "delta", "guarantee", "noise_multiplier"),
@@ -24,28 +25,17 @@ FIELDS = {
     *("popularity_hit@10", "seconds", "peak_memory_mb", "stand_in", "seed", "notice"),
 }
 
-OWN_MODEL = """
-import torch
-from torch import nn
-from dprec.models import Recommender
+
+class Mixing(Bag):
+    """Its scores are shares of those of the whole batch."""
+
+    def scores(self, batch: object) -> torch.Tensor:
+        return super().scores(batch).softmax(0)
 
 
-class Counts(Recommender):
-    def __init__(self, items: int, width: int = 4):
-        super().__init__(items, learning_rate=0.1)
-        self.table = nn.Embedding(items, width, padding_idx=0)
-        self.out = nn.Linear(width, items)
-
-    def _logits(self, history):
-        return self.out(self.table(history).sum(1))
-
-    def losses(self, batch):
-        last = batch.targets.gather(1, (batch.targets != 0).sum(1, keepdim=True).clamp(min=1) - 1)[:, 0]
-        return nn.functional.cross_entropy(self._logits(batch.history), last, reduction="none")
-
-    def scores(self, batch):
-        return self._logits(batch.history)
-"""
+class Buggy(Bag):
+    def scores(self, batch: object) -> torch.Tensor:
+        return self.tabel(batch)
 
 
 def test_metrics_json_has_what_a_report_needs(trained: Path) -> None:
@@ -186,19 +176,15 @@ def _no_network(*_: object, **__: object) -> None:
 def test_a_mistake_found_at_the_first_step_leaves_the_folder_free(
     recipe: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "my_odd.py").write_text(
-        OWN_MODEL.replace("self.out(self.table(history).sum(1))", "self.out(self.table(history).sum(1)).softmax(0)")
-    )
-    own = [str(recipe), "--model", "my_odd.Counts", "--out", "odd"]
+    own = [str(recipe), "--model", f"{__name__}.Mixing", "--out", "odd"]
     assert "depends on who else is in the batch" in refused(capsys, fit, own)
     assert not (here / "odd").exists()
     assert fit([str(recipe), "--out", "odd"]) == 0
 
 
 def test_a_bug_keeps_its_traceback(recipe: Path, here: Path) -> None:
-    (here / "my_bug.py").write_text(OWN_MODEL.replace("self.table(history)", "self.tabel(history)"))
     with pytest.raises(AttributeError, match="tabel"):
-        fit([str(recipe), "--model", "my_bug.Counts", "--out", "bug"])
+        fit([str(recipe), "--model", f"{__name__}.Buggy", "--out", "bug"])
 
 
 @pytest.mark.full

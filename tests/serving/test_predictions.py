@@ -120,7 +120,6 @@ def test_a_mistake_is_one_line(clicks: Path, capsys: pytest.CaptureFixture[str])
             [],
             "the data frame has no columns 'ad_id', 'tags' .data.categories",
         ),
-        (frame, ["who"], "the data frame has no column 'who'"),
         (frame, ["probability"], "none that is named probability"),
         (frame[:0], [], "the data frame has no records"),
         (3, [], "a log is a int: give a data frame"),
