@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,23 +19,13 @@ pytestmark = pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        pytest.param(
-            ["--trainer.logger", "MLFlowLogger"],
-            "Requirement 'mlflow>=",
-            marks=pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed"),
-        ),
         (["--trainer.logger", "CSVLogger"], "the following arguments are required: save_dir"),
-        (["--trainer.callbacks", "EarlyStopping"], "the following arguments are required: monitor"),
         (["early.yaml"], "the following arguments are required: monitor"),
         (["--trainer.logger", "CVSLogger"], "trainer.logger is 'CVSLogger': give"),
     ],
 )
 def test_what_is_missing_is_one_line(
-    recipe: Path,
-    here: Path,
-    words: list[str],
-    says: str,
-    capsys: pytest.CaptureFixture[str],
+    recipe: Path, here: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "early.yaml").write_text("trainer: {callbacks: [{class_path: EarlyStopping, init_args: {patience: 2}}]}")
     assert says in refused(capsys, fit, [str(recipe), *words])

@@ -101,9 +101,8 @@ def test_a_run_says_what_it_dropped(recipe: Path, here: Path, capsys: pytest.Cap
         ("log.csv --data.where stars>3", "names no column 'stars': its columns are user, item, rating, time"),
         ("log.csv --data.where rating", "which is not a condition: give one such as rating >= 4"),
         ("log.csv --data.where rating>=", "write it as in SQL"),
-        ("log.csv --data.where rating>9", "data.where holds for none of its 6 rows"),
         ("log.csv --data.where user>3", "names in double quotes"),
-        ('log.csv --data.where "user">3', "fails on log.csv"),
+        ("log.csv --data.where rating>9", "data.where holds for none of its 6 rows"),
     ],
 )
 def test_mistakes_are_one_line(messy: Path, line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
