@@ -102,10 +102,8 @@ def test_a_prepared_log_has_the_same_context_also_where_it_is_long(
         assert data.context == {"item_id": 97, "hour": [6.0, 12.0, 18.0]}
 
 
-def test_a_frame_and_lists_have_context() -> None:
-    frame = pl.DataFrame(
-        {"user": [1, 2], "item": [list("abc"), list("bca")], "device": [["tv", None, "tv"], ["pc"] * 3]}
-    )
+def test_a_frame_has_context() -> None:
+    frame = pl.DataFrame({"user": [1] * 3 + [2] * 3, "item": list("abcbca"), "device": ["tv", None, "tv", *["pc"] * 3]})
     data = Sequences.of(frame, time_column="rows", context={"device": 50}, min_events=0, validation=False)
     context = data.load().histories.context
     assert context is not None

@@ -92,35 +92,7 @@ def test_what_is_not_read_says_what_to_do(tmp_path, name, content, says):
         read_interactions(tmp_path / name)
 
 
-def test_a_users_history_in_one_row(tmp_path):
-    """As a cluster's `collect_list` writes it, with times or in time order."""
-    with_times = pl.DataFrame(
-        {"user_id": ["0", "1"], "item_id": [["11"], ["9", "11", "10"]], "time": [[50], [200, 100, 300]]}
-    )
-    with_times.write_parquet(tmp_path / "times.parquet")
-    in_order = pl.DataFrame({"user_id": ["0", "1"], "item_id": [["11"], ["11", "9", "10"]]})
-    in_order.write_parquet(tmp_path / "order.parquet")
-    for name in ("times.parquet", "order.parquet"):
-        assert raw(read_interactions(tmp_path / name)) == EXPECTED
-
-
-def rows_in_folders(folder, hours=range(3)):
-    """Partitions of the hour and the shop, which are in the names of folders alone."""
-    for hour in hours:
-        for shop in ("a%2Fb", "__HIVE_DEFAULT_PARTITION__"):
-            home = folder / f"hour={hour}" / f"shop={shop}"
-            home.mkdir(parents=True)
-            frame([(f"{hour}", f"{place}", 10 - place) for place in range(3)]).write_parquet(home / "part-0.parquet")
-
-
-def test_what_the_names_of_folders_hold_is_a_column_where_it_is_asked_for(tmp_path):
-    rows_in_folders(tmp_path / "log")
-    assert len(read_interactions(tmp_path / "log")) == 18
-    assert len(read_interactions(tmp_path / "log", where="hour >= 1")) == 12
-    assert len(read_interactions(tmp_path / "log", where="hour >= 1 and shop = 'a/b'")) == 6
-    assert len(read_interactions(tmp_path / "log/hour=*/shop=*/*.parquet", where="hour = 2")) == 6
-    hours = read_interactions(tmp_path / "log", item_column="hour")
-    assert hours.item_ids == ["0", "1", "2"]
-    assert len(read_interactions(tmp_path / "log", user_column="shop")) == 9  # the others have no user
-    with pytest.raises(UserError, match=r"names no column 'day': its columns are .*timestamp, hour, shop"):
-        read_interactions(tmp_path / "log", where="day = 1")
+def test_a_whole_history_in_a_row_is_refused(tmp_path):
+    pl.DataFrame({"user_id": ["0"], "item_id": [["11"]]}).write_parquet(tmp_path / "log.parquet")
+    with pytest.raises(UserError, match=r"the item_column holds List\(String\): write one event a row"):
+        read_interactions(tmp_path / "log.parquet")

@@ -8,15 +8,13 @@ import zipfile
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from urllib.request import urlopen
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
 from dprec.errors import UserError
+from dprec.notices import say
 
 Dataset = Literal[
     "file",
@@ -158,7 +156,9 @@ def _downloaded(dataset: str, folder: Path) -> Path:
     release = RELEASES[dataset]
     try:
         with tempfile.TemporaryFile() as archive:
-            _fetch(release.address, archive, dataset)
+            with urlopen(release.address, timeout=PATIENCE) as response:
+                say(f"downloading {release.address} into {folder}")
+                shutil.copyfileobj(response, archive)
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
                 with zipfile.ZipFile(archive) as files:
@@ -177,14 +177,3 @@ def _downloaded(dataset: str, folder: Path) -> Path:
     if found is None:
         raise UserError(f"{release.address} has no {release.log}: report this, the archive has changed")
     return found
-
-
-def _fetch(address: str, target: IO[bytes], what: str) -> None:
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with (
-        urlopen(address, timeout=PATIENCE) as response,
-        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
-    ):
-        size = int(response.headers.get("Content-Length") or 0) or None
-        with progress.wrap_file(response, size, description=f"downloading {what}") as shown:
-            shutil.copyfileobj(shown, target)

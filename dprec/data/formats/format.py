@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import IO, TextIO, TypeAlias, cast
 
 import polars as pl
 
-from dprec.data.formats.wanted import Condition, Wanted, setting_of
+from dprec.data.formats.wanted import Condition, Wanted
 from dprec.errors import UserError, first_line
 
 _PACKED = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}  # which polars does not read
@@ -83,26 +82,15 @@ class Format(ABC):
         with one_line(part):
             names = self.names(part)
         columns = wanted.choose(part, names)
-        told = {name: value for name, value in wanted.partition.items() if name not in names}
         where = None
         if wanted.where is not None:
-            where = Condition.read(wanted.where, part, [*names, *told], lambda: {**_types(told), **self.types(part)})
+            where = Condition.read(wanted.where, part, names, lambda: self.types(part))
         needed = list(dict.fromkeys([*columns.values(), *(where.columns if where else ())]))
         if (twice := next((name for name in needed if names.count(name) > 1), None)) is not None:
             raise UserError(f"{part} has two columns '{twice}': rename one")
-        constants = [pl.lit(told[name]).alias(name) for name in needed if name in told]
         with one_line(part):
-            rows = self.scan(part, [name for name in needed if name not in told])
-            frame = rows.with_columns(constants).select(needed)
-            lists = lists_among(frame.collect_schema(), columns, part) if wanted.lists_are_events else []
-        return Table(part, frame, columns, where, lists, lambda quote: self.broken(part, quote))
-
-
-def _types(partition: Mapping[str, str | None]) -> Types:
-    """What values from folders are, in a condition."""
-    number = re.compile(r"-?\d+(\.\d+)?")
-    known = {name: value for name, value in partition.items() if value is not None}
-    return {name: pl.Int64() if number.fullmatch(value) else pl.String() for name, value in known.items()}
+            frame = self.scan(part, needed).select(needed)
+        return Table(part, frame, columns, where, lambda quote: self.broken(part, quote))
 
 
 def unpacked_name(path: Path) -> str:
@@ -198,7 +186,6 @@ class Table:
         frame: the rows, lazily, with the columns that are needed.
         columns: the column of each role; a batch names its columns by their roles.
         where: the condition that rows must meet.
-        lists: roles of columns that hold a user's whole history in a row; each entry becomes a row.
         broken: finds the line to name where polars only says that the file is broken.
     """
 
@@ -206,7 +193,6 @@ class Table:
     frame: pl.LazyFrame
     columns: Mapping[str, str]
     where: Condition | None = None
-    lists: list[str] | None = None
     broken: Broken = lambda quote: None
     left_out: int = 0  # rows so far for which `where` does not hold
 
@@ -228,25 +214,7 @@ class Table:
                     rows = rows.filter(self.where.holds(batch))
                     self.left_out += len(batch) - len(rows)
                 if len(rows):
-                    chosen = rows.select(roles)
-                    yield chosen.explode(self.lists) if self.lists else chosen
-
-
-def lists_among(types: Types, columns: Mapping[str, str], part: Path) -> list[str]:
-    """The roles of columns that hold a user's whole history in one row."""
-    lists = [role for role, name in columns.items() if isinstance(types[name], pl.List)]
-    for role, name in columns.items():
-        held = types[name]
-        inner = held.inner if isinstance(held, pl.List) else held
-        if inner.is_nested() or (role == "user" and role in lists) or inner == pl.Time:
-            raise UserError(
-                f"{part}: column '{name}' holds {types[name]}, which cannot be the {role}: set {setting_of(role)}, "
-                "or write one event a row"
-            )
-    if lists and "item" not in lists:
-        odd = columns[lists[0]]
-        raise UserError(f"{part}: '{odd}' holds lists and '{columns['item']}' does not: give both as lists")
-    return lists
+                    yield rows.select(roles)
 
 
 @contextmanager

@@ -40,15 +40,12 @@ class Wanted:
     given: Mapping[str, str | None]
     where: str | None = None
     columns: dict[str, str] = field(default_factory=dict)  # the columns of the first part, and so of all
-    partition: Mapping[str, str | None] = field(default_factory=dict)  # columns that the part's folders hold, as day=1
-    lists_are_events = True  # a row's list is as many events; else it is one value
 
     def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
         """The columns of a part, which must be those of the parts before it."""
-        asked = [name for name in self.partition if name in self.given.values() and name not in names]
-        self.columns = self.columns or _guessed(part, [*names, *asked], self.given)
+        self.columns = self.columns or _guessed(part, names, self.given)
         for role, name in self.columns.items():
-            if name not in names and name not in asked:
+            if name not in names:
                 raise UserError(
                     f"{part} has no column '{name}', the {role} in another part: give all parts the same columns"
                 )
@@ -56,15 +53,13 @@ class Wanted:
 
 
 class NamedColumns(Wanted):
-    """Columns of which none is guessed, such as those of clicks and texts; a list is one value."""
-
-    lists_are_events = False
+    """Columns of which none is guessed, such as those of clicks and texts."""
 
     def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
         self.columns = {role: name for role, name in self.given.items() if name is not None}
         asked: dict[str, list[str]] = {}
         for role, name in self.columns.items():
-            if name not in names and name not in self.partition:
+            if name not in names:
                 kind = role.partition(" ")[0]
                 setting = _SETTINGS.get(kind, f"{kind}_column")
                 if not any(f"'{name}'" in others for others in asked.values()):

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, TypeVar, get_args
-from urllib.parse import unquote
 
 from dprec.data.formats import ENDINGS
 from dprec.data.formats.format import unpacked_name
 from dprec.errors import UserError
 
 ENDING = ".dprec"  # of folders that hold a prepared log
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def holds_parts(path: Path) -> bool:
@@ -44,19 +42,6 @@ def parts_of(path: Path) -> list[Path]:
     if len(kinds) > 1:
         raise UserError(f"{path} has {' and '.join(kinds)} files: set data.path to one kind, such as *{kinds[0]}")
     return [file for file in sorted(found) if file.stat().st_size] or found[:1]
-
-
-def partition_of(log: Path, part: Path) -> dict[str, str | None]:
-    """The columns that the names of a part's folders hold, as Hive, Spark and DuckDB write them.
-
-    >>> partition_of(Path("log"), Path("log/day=2020-01-02/shop=a%2Fb/part-0.parquet"))
-    {'day': '2020-01-02', 'shop': 'a/b'}
-    """
-    first = len(log.parts) if log != part else len(part.parts)
-    if (pattern := _pattern(log)) is not None and log != part:
-        first = pattern
-    pairs = [name.partition("=") for name in part.parts[first:-1] if "=" in name]
-    return {unquote(key): None if value == _NULL else unquote(value) for key, _, value in pairs}
 
 
 def _inside(folder: Path) -> list[Path]:

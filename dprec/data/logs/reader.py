@@ -16,7 +16,7 @@ from dprec.data.formats import AUTO, format_of, refuse_unknown
 from dprec.data.formats.format import THE_ROWS, Format, Table
 from dprec.data.formats.wanted import Wanted
 from dprec.data.logs.ids import Ids, normal
-from dprec.data.logs.parts import partition_of, parts_of
+from dprec.data.logs.parts import parts_of
 from dprec.data.logs.store import ColumnStore
 from dprec.data.logs.times import Times
 from dprec.errors import UserError
@@ -52,7 +52,6 @@ class LogReader:
     def tables(self) -> Iterator[Table]:
         """Yield the table of each part."""
         for part in self.parts or parts_of(self.path):
-            self.wanted.partition = partition_of(self.path, part)
             yield self.format(part).table(part, self.wanted)
 
     def read(self) -> Rows:
@@ -149,7 +148,7 @@ def single(batch: pl.DataFrame, part: Path, role: str) -> pl.Series:
     column = batch[role]
     if column.dtype.is_nested():
         setting = f"{role}_column"
-        raise UserError(f"{part}: the {setting} holds {column.dtype}: set data.{setting} to a column of single values")
+        raise UserError(f"{part}: the {setting} holds {column.dtype}: write one event a row, or set data.{setting}")
     return column
 
 
