@@ -58,9 +58,9 @@ def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: 
             f"{MOST_NOISE:g}: raise epsilon or delta, or train fewer steps"
         )
     # Each bound is slower and tighter than the one before; earlier ones only give the first guess.
-    sigma = _meet(lambda s: spent(s).renyi_epsilon(budget.delta), budget.epsilon, guess=1.0, slack=0.02)
-    sigma = _meet(lambda s: spent(s).epsilon(budget.delta, COARSE_GRID), budget.epsilon, 0.93 * sigma, slack=1e-4)
-    return _meet(lambda s: spent(s).epsilon(budget.delta), budget.epsilon, sigma, slack=2e-4)
+    sigma = meet(lambda s: spent(s).renyi_epsilon(budget.delta), budget.epsilon, guess=1.0, slack=0.02)
+    sigma = meet(lambda s: spent(s).epsilon(budget.delta, COARSE_GRID), budget.epsilon, 0.93 * sigma, slack=1e-4)
+    return meet(lambda s: spent(s).epsilon(budget.delta), budget.epsilon, sigma, slack=2e-4)
 
 
 def most_steps(budget: PrivacyBudget, spent: Callable[[int], Ledger], at_most: int) -> int:
@@ -69,13 +69,15 @@ def most_steps(budget: PrivacyBudget, spent: Callable[[int], Ledger], at_most: i
         return 0
     if budget.allows(spent(at_most)):
         return at_most
-    count = _most(lambda n: spent(n).renyi_epsilon(budget.delta) <= budget.epsilon, 0, at_most)
-    count = _most(lambda n: spent(n).epsilon(budget.delta, COARSE_GRID) <= budget.epsilon, count, at_most)
-    return _most(lambda n: budget.allows(spent(n)), count, at_most)
+    count = longest(lambda n: spent(n).renyi_epsilon(budget.delta) <= budget.epsilon, at_most)
+    count = longest(lambda n: spent(n).epsilon(budget.delta, COARSE_GRID) <= budget.epsilon, at_most, count)
+    return longest(lambda n: budget.allows(spent(n)), at_most, count)
 
 
-def _meet(epsilon: Callable[[float], float], target: float, guess: float, slack: float) -> float:
+def meet(epsilon: Callable[[float], float], target: float, guess: float, slack: float) -> float:
     """A noise multiplier whose ε is at most the target and, unless it jumps, at least (1 - slack) target.
+
+    Or the inverse of anything else that ε grows with.
 
     Secant steps in log-log, where ε is almost straight, kept inside a bracket whose upper end always fits.
     """
@@ -98,17 +100,18 @@ def _meet(epsilon: Callable[[float], float], target: float, guess: float, slack:
     return high
 
 
-def _most(fits: Callable[[int], bool], start: int, limit: int) -> int:
-    """The largest count that fits, by strides from `start`, then halving; 0 fits and `limit` does not."""
-    low, high, climbing = 0, limit, True
-    if start:
-        climbing = fits(start)
-        low, high = (start, limit) if climbing else (0, start)
-    stride = 1
+def longest(fits: Callable[[int], bool], limit: int, guess: int = 0) -> int:
+    """The largest count up to `limit` that fits: strides from the guess, then halving.
+
+    If a count fits, all smaller ones do, and 0 always fits.
+
+    >>> [longest(lambda count: count * count <= 2000, 1000, guess) for guess in (0, 40, 50, 1000)]
+    [44, 44, 44, 44]
+    """
+    low, high, stride, probe = 0, limit + 1, 1, min(max(guess, 1), limit)
     while high - low > 1:
-        probe = low + stride if climbing else high - stride
-        if not low < probe < high:
-            probe = (low + high) // 2
-        low, high = (probe, high) if fits(probe) else (low, probe)
+        low, high, probe = (probe, high, probe + stride) if fits(probe) else (low, probe, probe - stride)
         stride *= 2
+        if not low < probe < high or (low and high <= limit):
+            probe = (low + high) // 2
     return low

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from dp_accounting.rdp import compute_epsilon
 from scipy.optimize import brentq
 
-from dprec.accounting.budget import PrivacyBudget, calibrate
+from dprec.accounting.budget import PrivacyBudget, calibrate, meet
 from dprec.accounting.ledger import Event, Ledger
 from dprec.accounting.plan import Plan
 from dprec.errors import UserError
@@ -92,7 +93,9 @@ class Price:
         if len({plan.sampling.kind for plan, _ in plans}) > 1:
             raise ValueError("the plans of one choice draw users by different laws")
 
-        def at(epsilon: float) -> Price:
+        @cache
+        def at(inverse: float) -> Price:  # of ε of one run
+            epsilon = 1 / inverse
             alone = calibrate(PrivacyBudget(epsilon, budget.delta), lambda sigma: Event("gaussian", sigma), steps=1)
             noise = alone / math.sqrt(SCORE_SHARE)
             scored = [
@@ -103,27 +106,12 @@ class Price:
             worst = np.max([values for _, values in scored], axis=0)
             return cls(budget, repeated.epsilon(orders, worst, budget.delta), epsilon, noise)
 
-        low, high = LEAST * budget.epsilon, budget.epsilon
-        best = at(low)
-        if best.epsilon > budget.epsilon:
+        if at(1 / (LEAST * budget.epsilon)).epsilon > budget.epsilon:
             raise UserError(
                 f"privacy.epsilon {budget.epsilon:g} does not pay for a choice among {repeated.mean:g} runs on "
                 "average: raise it, or lower --runs"
             )
-        # Secant steps in log-log, kept inside a bracket: a price is almost straight there, but for the least ε.
-        guess, slope, last, attempt = high / 2, 1.0, None, 0
-        while best.epsilon < (1 - CLOSE) * budget.epsilon and high / low > 1 + CLOSE / 10:
-            attempt += 1
-            tried = at(guess if low < guess < high and attempt % 4 else math.sqrt(low * high))
-            if tried.epsilon > budget.epsilon:
-                high = tried.epsilon_of_run
-            else:
-                low, best = tried.epsilon_of_run, tried
-            x, y = math.log(tried.epsilon_of_run), math.log(tried.epsilon / ((1 - CLOSE / 2) * budget.epsilon))
-            if last is not None and x != last[0]:
-                slope = max((y - last[1]) / (x - last[0]), 0.1)
-            last, guess = (x, y), math.exp(x - y / slope)
-        return best
+        return at(meet(lambda inverse: at(inverse).epsilon, budget.epsilon, guess=2 / budget.epsilon, slack=CLOSE))
 
 
 def _alone(plan: Plan, steps: int, epsilon: float) -> Ledger:

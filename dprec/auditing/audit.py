@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,10 +19,8 @@ from dprec.auditing.evidence import (
     DOUBT,
     LowerBound,
     audited_delta,
-    group_epsilons,
     losses_of,
     lower_bound,
-    most_exposed,
     trained_model,
     untouched_rows,
 )
@@ -154,7 +151,7 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
         **{name: report[name] for name in experiment.metrics},
         "empirical_epsilon": {name: asdict(bound) for name, bound in bounds.items()},
         "gauges": steps.as_dict(found),
-        **_exposures(model, planted, _groups(experiment, ledger, delta), delta),
+        **_exposures(model, planted),
         "untouched_rows": _untouched(experiment, checkpoint),
         "revealed": report.get("revealed_not_private"),  # in place of an ε, of all users with the canaries
     }
@@ -196,15 +193,7 @@ def breaches(row: dict[str, Any], bounds: dict[str, LowerBound], found: dict[str
     return said
 
 
-def _groups(experiment: Audited, ledger: Ledger | None, delta: float) -> dict[int, float]:
-    """ε of a group of each number of users; ∞ where none is promised."""
-    occurrences = experiment.data.canaries.occurrences
-    if ledger is None or math.isinf(ledger.epsilon(delta)):
-        return dict.fromkeys(occurrences, math.inf)
-    return dict(zip(occurrences, group_epsilons(ledger, delta, occurrences), strict=True))
-
-
-def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], delta: float) -> dict[str, Any]:
+def _exposures(model: Recommender, planted: Planted) -> dict[str, Any]:
     """Median and quartiles in bits for each number of occurrences, by rank and by fit; and the error of the fit."""
     references = losses_of(model, planted.references)
     secrets = losses_of(model, planted.secrets)
@@ -215,10 +204,8 @@ def _exposures(model: Recommender, planted: Planted, groups: dict[int, float], d
             "occurrences": count,
             "by_rank": _quartiles(ranked[planted.occurrences == count]),
             "by_fit": _quartiles(fitted[planted.occurrences == count]),
-            "group_epsilon": epsilon,
-            "at_most": most_exposed(epsilon, delta),
         }
-        for count, epsilon in groups.items()
+        for count in dict.fromkeys(planted.occurrences.tolist())
     ]
     return {"exposures": points, "misfit": evidence.misfit(own)}
 

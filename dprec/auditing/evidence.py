@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
-from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import special, stats
 from torch import Tensor
 
-from dprec.accounting import composition as accounting
-from dprec.accounting.ledger import Ledger
 from dprec.auditing.planted import own_state
 from dprec.cli.classes import build
 from dprec.data.draws.batch import SequenceBatch
@@ -116,8 +111,7 @@ def lower_bound(
     return LowerBound(epsilon, delta, reach, guesses, right, how, many, len(ways), 1 - doubt)
 
 
-SMALL = 1e-6  # below this we integrate the distribution function ourselves, since scipy's loses digits in a difference
-NODES = 64
+MOST_BITS = 40.0  # by a fit: scipy's distribution function has no digits beyond
 
 
 def by_rank(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
@@ -133,13 +127,14 @@ def by_rank(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
 def by_fit(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
     """-log2 of the references' distribution function at the loss, by a fitted skew-normal distribution.
 
-    It can exceed log2 n, where ranks end; beyond that, it is only as good as the fit.
+    It can exceed log2 n, where ranks end; beyond that, it is only as good as the fit. It ends at `MOST_BITS`.
     """
     if np.ptp(references) == 0:  # the model gives every sequence the same loss
         return np.zeros(len(losses))
     centre, spread = references.mean(), references.std()  # the fit is easier near 0 and 1
     shape, place, width = stats.skewnorm.fit((references - centre) / spread)
-    return -log_below((losses - centre) / spread, shape, place, width) / np.log(2)
+    below = stats.skewnorm.cdf((losses - centre) / spread, shape, place, width)
+    return -np.log2(np.maximum(below, 2.0**-MOST_BITS))
 
 
 def misfit(bits: np.ndarray) -> float:
@@ -151,30 +146,6 @@ def misfit(bits: np.ndarray) -> float:
     below = np.sort(np.exp2(-bits))
     steps = np.arange(len(bits) + 1) / len(bits)
     return float(max(np.abs(below - steps[:-1]).max(), np.abs(below - steps[1:]).max()))
-
-
-def log_below(x: np.ndarray, shape: float, place: float, width: float) -> np.ndarray:
-    """Logarithm of a skew-normal's distribution function, accurate in its far left tail too.
-
-    The density is log-concave: left of x it falls at least as fast as an exponential with its slope at x. So
-    Gauss-Laguerre nodes at that scale integrate the part left of x.
-    """
-    z = (np.asarray(x, dtype=float) - place) / width
-    below = stats.skewnorm.cdf(z, shape)
-    near = below > SMALL
-    result = np.log(np.where(near, below, 1.0))
-    far = z[~near]
-    ratio = np.exp(-0.5 * (shape * far) ** 2 - special.log_ndtr(shape * far)) / np.sqrt(2 * np.pi)
-    slope = -far + shape * ratio  # of the log density
-    nodes, weights = np.polynomial.laguerre.laggauss(NODES)
-    left = _log_density(far[:, None] - nodes / slope[:, None], shape)  # (F, NODES)
-    with np.errstate(divide="ignore"):  # the last weights underflow
-        result[~near] = special.logsumexp(left + nodes + np.log(weights), axis=1) - np.log(slope)
-    return result
-
-
-def _log_density(z: np.ndarray, shape: float) -> np.ndarray:
-    return np.log(2) - 0.5 * z**2 - 0.5 * np.log(2 * np.pi) + special.log_ndtr(shape * z)
 
 
 # The loss of a canary under a trained model: that of a user with this history in training.
@@ -204,83 +175,6 @@ def losses_of(model: Recommender, sequences: np.ndarray) -> np.ndarray:
     if not bool(torch.isfinite(losses).all()):
         raise UserError("the trained model's losses are not finite, so it cannot be audited: lower the learning rate")
     return losses.numpy()
-
-
-# What follows without a run: what a guarantee says about a group, and which rows of a table no step has touched.
-
-
-INTERVAL, POINTS = 1e-3, 4e3  # the finest grid of losses, and the largest number of points; each point takes a search
-USELESS = 20.0  # an ε beyond this is not computed: an exposure of 14 bits is explained by 10
-UNLIKELY = 1e-15  # numbers of drawn users with a smaller chance than this count as the whole group
-
-
-def group_epsilon(uses: accounting.Uses, delta: float, group: int) -> float:
-    """An ε for data sets that differ by `group` users, at the same δ; ∞ where it would be above 20.
-
-    This is tighter than group · ε: each user of the group is drawn independently, so the sum moves by a binomial number
-    of norms, and the step is a mixture of Gaussians.
-
-    >>> one, three = (group_epsilon({(2.0, 0.05): 100}, delta=1e-5, group=group) for group in (1, 3))
-    >>> 2 * one < three < math.inf
-    True
-    """
-    if not uses:
-        return 0.0
-    if any(group / sigma > 40 if sigma else True for sigma, _ in uses):  # its distribution would not fit in memory
-        return math.inf
-    reach = max(group / sigma for sigma, _ in uses)
-    interval = max(INTERVAL, (10 * reach + reach**2 / 2) / POINTS)  # a larger ε allows a coarser grid
-    parts = [_step(sigma, rate, group, interval).self_compose(count) for (sigma, rate), count in uses.items() if count]
-    total = reduce(lambda left, right: left.compose(right), parts)
-    certain = delta - accounting.ROUNDING * (sum(uses.values()) + 10)
-    epsilon = float(total.get_epsilon_for_delta(certain)) if certain > 0 else math.inf
-    return epsilon if epsilon <= USELESS else math.inf
-
-
-def group_epsilons(ledger: Ledger, delta: float, groups: Sequence[int]) -> list[float]:
-    """ε for each size of a group; after a size with a useless ε, larger ones are not tried.
-
-    For other events than Gaussian noise, with Poisson sampling or none, only one user's ε is known.
-    """
-    gaussian = {event.kind for event in ledger.events} <= {"poisson_gaussian", "gaussian"}
-    found: dict[int, float] = {}
-    for group in sorted(groups):
-        if group == 1:
-            found[group] = ledger.epsilon(delta)
-        else:
-            beyond = not gaussian or math.inf in found.values()
-            found[group] = math.inf if beyond else group_epsilon(ledger.uses, delta, group)
-    return [found[group] for group in groups]
-
-
-def most_exposed(epsilon: float, delta: float) -> float:
-    """The exposure in bits that at most half of the secrets of such users may exceed, in expectation over secrets.
-
-    A secret that is not planted has rank m or better among n with probability m / n. If it is planted, the probability
-    is at most e^ε m / n + δ. This is a half at log2 n - log2 m = (ε - ln(1/2 - δ)) / ln 2.
-
-    >>> round(most_exposed(0.0, 0.0), 3)
-    1.0
-    """
-    return (epsilon - math.log(0.5 - delta)) / math.log(2) if delta < 0.5 else math.inf
-
-
-def _step(sigma: float, rate: float, group: int, interval: float) -> pld.PrivacyLossDistribution:
-    """One step's distribution: 0 to `group` users drawn, each adding the clipping norm in the same direction."""
-    if rate == 1.0:
-        return pld.from_gaussian_mechanism(sigma / group, value_discretization_interval=interval)
-    drawn = stats.binom(group, rate)
-    chances = [float(drawn.pmf(count)) for count in range(group + 1)]
-    likely = [count for count in range(group + 1) if chances[count] > UNLIKELY]
-    most = max(likely)
-    rest = float(drawn.sf(most))
-    weights = [chances[count] for count in range(most + 1)]
-    sizes = [float(count) for count in range(most + 1)]
-    if rest > 0:
-        weights, sizes = [*weights, rest], [*sizes, float(group)]
-    return pld.from_mixture_gaussian_mechanism(
-        sigma, sizes, [weight / math.fsum(weights) for weight in weights], value_discretization_interval=interval
-    )
 
 
 # A leak that needs no statistics: without dense noise, a row that nobody touched keeps every bit.

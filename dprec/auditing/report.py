@@ -11,11 +11,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from dprec.accounting.ledger import round_up
-from dprec.auditing.evidence import USELESS
 from dprec.reporting.figure import DPREC, dress, pyplot, save
 from dprec.sparsity.revealed import lines
 
+USELESS = 20.0  # an ε beyond this is not compared with what guesses could show
 MISFIT = 0.05  # of a distribution function: a fit with a larger error is not trusted
 GAUGES = {"noise": "noise, promised: 1", "share": "a user's effect, bound: 1", "repetition": "repeated noise, none: 0"}
 
@@ -110,10 +109,6 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             said += lines(row.get("revealed") or {})
         elif there is not None and row["empirical_epsilon"] and _reach(row) < there < USELESS:
             said.append(f"{name}: with so few canaries guesses cannot contradict ε = {_short(there)}, only gauges can")
-        bounded = [p for p in row["exposures"] if (p["group_epsilon"] or USELESS) < USELESS]
-        if bounded:
-            parts = (f"{p['occurrences']}: ε {round_up(p['group_epsilon'])}, {p['at_most']:.1f} bits" for p in bounded)
-            said.append(f"{name}: ε of groups of users, and the most bits it allows in the median: {'; '.join(parts)}")
         if row["misfit"] > MISFIT:
             said.append(f"{name}: the fitted distribution is off by {row['misfit']:.2f}: trust only the ranks")
         if row["steps"] < row["planned_steps"]:
@@ -129,7 +124,7 @@ WAYS = {"by_rank": "by rank (interpolation)", "by_fit": "by a fitted distributio
 
 
 def draw_exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Path) -> None:
-    """Median and quartiles of the exposure, a line for each system; dashed: the most that ε allows for the median."""
+    """Median and quartiles of the exposure, a line for each system."""
     plt = pyplot()
     drawn, panels = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for panel, (way, title) in zip(panels, WAYS.items(), strict=True):
@@ -139,11 +134,6 @@ def draw_exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Pat
             panel.plot(x, [p[way]["median"] for p in points], marker="o", ms=4, label=row["system"], **look)
             quartiles = ([point[way][end] for point in points] for end in ("lower", "upper"))
             panel.fill_between(x, *quartiles, color=colour, alpha=0.06, linewidth=0)
-            known = [p for p in points if p["at_most"] is not None and p["at_most"] <= np.log2(references)]
-            panel.plot(
-                [p["occurrences"] for p in known], [p["at_most"] for p in known], color=colour, linestyle=(0, (4, 3)),
-                linewidth=1, marker="_", ms=12,
-            )  # fmt: skip
         panel.axhline(1.0, color="#94a3b8", linewidth=0.8)
         panel.set_ylim(0, (1.05 if way == "by_rank" else TRUSTED) * np.log2(references))
         panel.set_xscale("log")

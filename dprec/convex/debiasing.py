@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from dprec.accounting.budget import longest
 from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
 from dprec.convex.estimator import Loss, gradient, risk
@@ -116,7 +117,7 @@ def steps_within_ledger(levels: Sequence[int], records: int, multiplier: float, 
     rates = 2.0 ** (np.asarray(levels) + 1) / records
     squares = np.cumsum(rates**2) * math.expm1(min(2 / multiplier**2, 60.0))
     guess = int(np.searchsorted(squares, gaussian_multiplier(epsilon, delta) ** -2))
-    steps = longest_prefix(len(levels), fits, guess)
+    steps = longest(fits, len(levels), guess)
     while steps and ledger_of(levels[:steps], records, multiplier).epsilon(delta) > epsilon:
         steps -= 1  # the reported ε uses a finer grid
     return steps
@@ -154,25 +155,6 @@ def steps_within_filter(
     failed = np.cumsum(shares) * delta / 8
     over = (spent > epsilon / 2) | (failed > delta / 4)
     return int(np.argmax(over)) if over.any() else len(shares)
-
-
-def longest_prefix(length: int, fits: Callable[[int], bool], guess: int = 0) -> int:
-    """Return the largest count up to `length` that fits; if a count fits, all smaller ones do, and 0 always fits.
-
-    >>> [longest_prefix(1000, lambda count: count * count <= 2000, guess) for guess in (0, 40, 50, 1000)]
-    [44, 44, 44, 44]
-    """
-    low, high = 0, length + 1
-    stride, probe = max(1, guess // 20), min(max(guess, 1), length)
-    while high - low > 1:
-        if fits(probe):
-            low, probe = probe, min(probe + stride, length)
-        else:
-            high, probe = probe, max(probe - stride, 1)
-        stride *= 2
-        if not low < probe < high or (low and high <= length):
-            probe = (low + high) // 2
-    return low
 
 
 # One run is good half of the time. Several runs and a private choice among them are good nearly always.

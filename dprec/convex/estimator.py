@@ -12,7 +12,6 @@ from scipy import optimize, sparse
 from scipy.special import expit
 
 from dprec.accounting.ledger import Ledger
-from dprec.convex.mean import refuse_word
 from dprec.convex.measurements import bounded_rows
 from dprec.errors import UserError
 
@@ -54,13 +53,6 @@ class Estimator:
                 )
             setattr(self, name, value)
         return self
-
-    def _refuse_words(self) -> None:
-        """Refuse arguments that are no numbers where numbers are asked for."""
-        for name, each in inspect.signature(type(self).__init__).parameters.items():
-            kinds, value = str(each.annotation).split(" | "), getattr(self, name, None)
-            if {"int", "float"} & set(kinds) and not (value is None and "None" in kinds):
-                refuse_word(name, value)
 
     def decision_function(self, features: Any) -> np.ndarray:
         """Return a score for each row: the log-odds of a click under the logistic loss, a number under the squared."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from dprec.convex.mechanisms import (
     Zero,
     draws,
 )
-from dprec.errors import UserError
+from dprec.errors import UserError, refuse_other_kinds
 
 
 @dataclass(frozen=True)
@@ -173,16 +172,9 @@ def choose(
 REPEATABLE = "not private: the noise comes from a fixed seed, and anyone who knows the seed can remove it"
 
 
-def refuse_word(name: str, value: object) -> None:
-    """Refuse what is no number."""
-    if not isinstance(value, Real):
-        raise UserError(f"{name} is {value!r}: give a number")
-
-
 def check_budget(epsilon: float, delta: float, pure: bool = True) -> None:
     """Refuse an ε or δ that promises nothing; δ = 0 is pure privacy, if a mechanism offers it."""
-    refuse_word("epsilon", epsilon)
-    refuse_word("delta", delta)
+    refuse_other_kinds(check_budget, {"epsilon": epsilon, "delta": delta})
     if not 0 < epsilon < math.inf:
         raise UserError(f"epsilon is {epsilon}: give a finite number above 0, usually 0.1 to 10")
     if not (0 < delta < 1 or (pure and delta == 0)):

@@ -13,7 +13,7 @@ from dprec.convex.estimator import ConvexLoss, Estimator, bounded_targets, find_
 from dprec.convex.mean import check_budget, gaussian_multiplier, promise
 from dprec.convex.measurements import bounded_rows, project_linf
 from dprec.convex.mechanisms import VectorNoise, on_grid
-from dprec.errors import UserError
+from dprec.errors import UserError, refuse_other_kinds
 
 Model = TypeVar("Model", bound="OutputPerturbation")
 
@@ -65,7 +65,7 @@ class OutputPerturbation(Estimator):
 
     def fit(self: Model, features: Any, targets: Any) -> Model:
         """Learn from a row for each record and its target; return self."""
-        self._refuse_words()
+        refuse_other_kinds(type(self).__init__, self.get_params())
         check_budget(self.epsilon, self.delta)
         for name in ("scale", "tolerance"):
             if not 0 < getattr(self, name) < 1e30:  # whose square, times others, no float64 holds

@@ -26,7 +26,7 @@ from dprec.convex.estimator import Estimator, Loss, bounded_targets, find_loss
 from dprec.convex.mean import check_budget, gaussian_multiplier, promise, regime
 from dprec.convex.measurements import bounded_rows
 from dprec.convex.mechanisms import Gaussian, Projection, Recovery, VectorNoise, draws
-from dprec.errors import UserError
+from dprec.errors import UserError, refuse_other_kinds
 
 Model = TypeVar("Model", bound="BiasReducedSGD")
 STEP_SHARE, STEP_DELTA_SHARE, CALLS = 8, 4, 4  # the paper's step has (ε/8, δ/4), each of its calls a quarter of that
@@ -117,7 +117,7 @@ class BiasReducedSGD(Estimator):
         return self
 
     def _checked(self) -> Loss:
-        self._refuse_words()
+        refuse_other_kinds(type(self).__init__, self.get_params())
         check_budget(self.epsilon, self.delta, pure=False)
         loss = find_loss(self.loss, self.target_bound)
         if self.estimator not in ("projection", "recovery"):

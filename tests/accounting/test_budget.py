@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dprec.accounting.budget import PrivacyBudget, calibrate, most_steps
+from dprec.accounting.budget import PrivacyBudget, calibrate, longest, most_steps
 from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
 
@@ -122,6 +122,11 @@ def test_steps_in_closed_form() -> None:
     budget = PrivacyBudget(1.0, 1e-5)
     once = calibrate(budget, lambda sigma: Event("gaussian", sigma), 1)
     assert steps_allowed(budget, Ledger(), Event("gaussian", once * 31.7)) in range(1003, 1007)  # 31.7² = 1004.9
+
+
+@given(st.integers(0, 300), st.integers(0, 320), st.integers(0, 400))
+def test_the_longest_is_found_from_every_guess(limit: int, fits: int, guess: int) -> None:
+    assert longest(lambda count: count <= fits, limit, guess) == min(limit, fits)
 
 
 def test_no_step_fits() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 import torch
@@ -24,18 +23,6 @@ from tests.auditing.support import Broken, noise_on_touched_rows_only, noise_tim
 from tests.privacy.support import data, trainer
 
 
-@pytest.mark.parametrize(
-    ("shape", "x"),
-    [(-4.0, -25.0), (-4.0, 2.0), (0.0, -9.0), (0.7, -5.5), (0.7, -3.0), (3.0, -25.0), (3.0, -5.5), (3.0, 0.2)],
-)
-def test_the_distribution_function_is_right_far_below_where_scipy_ends(shape: float, x: float) -> None:
-    with mpmath.workdps(60):
-        density = lambda t: 2 * mpmath.npdf(t) * mpmath.ncdf(shape * t)  # noqa: E731
-        exact = mpmath.log(mpmath.quad(density, [-mpmath.inf, x - 4, x - 1, x - 0.2, x]))
-    found = evidence.log_below(np.array([1.0 + 2 * x]), shape, place=1.0, width=2.0)
-    assert found[0] == pytest.approx(float(exact), rel=1e-6)
-
-
 def test_a_loss_nobody_learned_has_the_exposure_of_chance() -> None:
     """Uniform ranks: P[exposure > b] is 2^-b, by rank and by fit."""
     draw = np.random.default_rng(0)
@@ -51,7 +38,7 @@ def test_ranks_end_where_the_references_do_and_the_fit_goes_on() -> None:
     losses = np.array([references.min() - 1, references.min() - 4])
     assert evidence.by_rank(losses, references).tolist() == [14.0, 14.0]
     first, second = evidence.by_fit(losses, references)
-    assert 14 < first < second
+    assert 14 < first < second <= evidence.MOST_BITS
 
 
 @pytest.mark.parametrize(("draws", "low", "high"), [("skewnorm", 0.0, 0.02), ("bimodal", 0.05, 1.0)])

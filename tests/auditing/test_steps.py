@@ -9,17 +9,12 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dprec.accounting import composition as accounting
-from dprec.accounting.ledger import Event, Ledger
 from dprec.auditing import steps
 from dprec.auditing.evidence import (
     at_least,
     audited_delta,
     chance,
-    group_epsilon,
-    group_epsilons,
     lower_bound,
-    most_exposed,
 )
 from tests.auditing.support import (
     Broken,
@@ -86,36 +81,6 @@ def test_the_likelihood_ratio_is_the_mixtures() -> None:
     density = lambda y: np.exp(-(y**2) / (2 * 0.8**2))  # noqa: E731
     ratio = np.log((RATE * density(seen - 1) + (1 - RATE) * density(seen)) / density(seen)).sum(0)
     assert steps.scores(seen, 0.8, RATE)["likelihood ratio"] == pytest.approx(ratio)
-
-
-def test_a_group_of_one_has_the_epsilon_of_the_ledger() -> None:
-    uses = {(1.1, 0.02): 30, (8.0, 1.0): 1}
-    assert group_epsilon(uses, 1e-5, 1) == pytest.approx(accounting.epsilon(uses, 1e-5), abs=0.02)
-
-
-def test_a_group_whose_users_are_always_drawn_is_one_user_with_less_noise() -> None:
-    assert group_epsilon({(6.0, 1.0): 5}, 1e-6, 3) == pytest.approx(accounting.epsilon({(2.0, 1.0): 5}, 1e-6), abs=0.02)
-
-
-def test_larger_groups_are_promised_less_and_hopeless_ones_nothing() -> None:
-    found = group_epsilons(Ledger({Event("poisson_gaussian", 2.0, 0.05): 20}), 1e-5, [1, 2, 4, 1000])
-    assert found[0] < found[1] < found[2] < found[3]
-    assert found[3] == np.inf
-    assert group_epsilons(Ledger({Event("gaussian", 0.0): 10}), 1e-5, [1]) == [np.inf]
-
-
-@pytest.mark.parametrize("event", [Event("bounded", 0.5), Event("subset_gaussian", 2.0, 0.05)])
-def test_of_what_is_not_poisson_and_gaussian_a_group_is_promised_nothing(event: Event) -> None:
-    ledger = Ledger({event: 1})
-    assert group_epsilons(ledger, 1e-5, [1, 2]) == [ledger.epsilon(1e-5), np.inf]
-    assert ledger.epsilon(1e-5) > 0
-
-
-def test_what_epsilon_allows_the_median_exposure() -> None:
-    """Randomised response over ranks is the worst: the top e^-ε / 2 of all ranks with probability a half."""
-    assert most_exposed(0.0, 0.0) == pytest.approx(1.0)
-    assert most_exposed(np.log(2.0), 0.0) == pytest.approx(2.0)
-    assert most_exposed(1.0, 0.1) > most_exposed(1.0, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(3))

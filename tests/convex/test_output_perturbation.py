@@ -145,7 +145,7 @@ def test_it_predicts_and_says_what_it_guarantees() -> None:
         ({"tolerance": math.inf}, "tolerance is inf"),
         ({"tolerance": 1e300}, "tolerance is 1e+300: give a number above 0 and below 1e30"),
         ({"epsilon": "1"}, "epsilon is '1': give a number"),
-        ({"sparsity": None}, "sparsity is None: give a number"),
+        ({"sparsity": "3"}, "sparsity is '3': give a whole number"),
         ({"regularization": "0.1"}, "regularization is '0.1': give a number"),
         ({"target_bound": 0.0}, "target_bound is 0.0"),
     ],

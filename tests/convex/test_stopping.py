@@ -6,13 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dprec.convex.debiasing import (
     TruncatedGeometric,
     ledger_of,
-    longest_prefix,
     steps_within_filter,
     steps_within_ledger,
 )
@@ -71,8 +68,3 @@ def test_the_ledger_allows_one_step_no_more(multiplier: float) -> None:
 def test_the_ledger_has_two_events_a_step() -> None:
     ledger = ledger_of([0, 0, 2], 64, 2.0)
     assert {(event.rate, count) for event, count in ledger.events.items()} == {(2 / 64, 2), (8 / 64, 1), (1 / 64, 3)}
-
-
-@given(st.integers(0, 300), st.integers(0, 320), st.integers(0, 400))
-def test_the_longest_prefix_is_found_from_every_guess(length: int, limit: int, guess: int) -> None:
-    assert longest_prefix(length, lambda count: count <= limit, guess) == min(length, limit)
