@@ -47,7 +47,7 @@ from dprec.convex.mechanisms import (
 )
 from dprec.convex.sgd import Descent
 from dprec.data.datasets.click_presets import VOCABULARIES
-from dprec.data.datasets.invented import FEATURES, NUMBERS, synthetic_clicks
+from dprec.data.datasets.invented import FEATURES, NUMBERS, criteo_clicks
 from dprec.metrics import ClickMetrics
 from study import Row
 
@@ -247,14 +247,17 @@ class Clicks:
     """Training and test records of invented clicks as rows of norm 1, (n, d), and whether they were clicked."""
 
     def __init__(self, n: int, d: int, test: int) -> None:
-        block = synthetic_clicks(n * 7 // 6 + 2 * test, VOCABULARIES, 7)
-        counts = np.maximum(block.values[:, :NUMBERS], 0)
+        made = criteo_clicks(VOCABULARIES, n * 7 // 6 + 2 * test, 7)
+        counts, ids = (made["values"][:, own] for own in (slice(NUMBERS), slice(NUMBERS, None)))
+        counts = counts.view(np.float32).astype(np.float64)
         octaves = np.where(counts > 0, 1 + np.log2(np.maximum(counts, 1)), 0)
-        places = hashed(np.concatenate([octaves, block.values[:, NUMBERS:]], axis=1), d)
+        places = hashed(np.concatenate([octaves, ids.view(np.uint32)], axis=1), d)
         ends, ones = np.arange(0, places.size + 1, SPARSITY), np.full(places.size, SPARSITY**-0.5)
         rows = sparse.csr_array((ones, places.ravel(), ends), shape=(len(places), d))
         self.rows, self.test_rows = (bounded_rows(part, 1.0, SPARSITY) for part in (rows[:n], rows[-test:]))
-        self.clicked, self.test_clicked = (block.clicked[part].astype(float) for part in (slice(n), slice(-test, None)))
+        self.clicked, self.test_clicked = (
+            made["clicked"][part].astype(float) for part in (slice(n), slice(-test, None))
+        )
 
     def best(self, method: str, epsilon: float | None, tried: dict[str, np.ndarray]) -> Row:
         """Return the row of the weights that judge the test days best: normalised entropy, AUC, and their settings."""

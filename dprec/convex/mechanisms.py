@@ -19,7 +19,6 @@ from dprec.convex.measurements import (
     measured_mean,
     measurements_wanted,
     project_l1,
-    random_design,
     recovers,
 )
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
@@ -114,7 +113,7 @@ class Recovery(Gaussian):
         wanted = measurements_wanted(records, dimension, self.sparsity, self.epsilon, self.delta)
         if self.design is None and not recovers(wanted, dimension):
             return super().__call__(rows, noise, rng)
-        design = self.design or random_design(wanted, dimension, rng)
+        design = self.design or Design(wanted, dimension, rng)
         measured = measured_mean(rows, design, LONGEST * self.norm)
         scale = LONGEST * self.scale(records)
         noisy = on_grid(measured + noise.gaussian(design.measurements, scale), scale)

@@ -14,9 +14,7 @@ from scipy.optimize import brentq, linprog
 from dprec.convex import private_mean
 from dprec.convex.mean import gaussian_multiplier, regime
 from dprec.convex.measurements import (
-    CosineDesign,
     Design,
-    GaussianDesign,
     bounded_rows,
     least_l1,
     mean_of,
@@ -177,21 +175,16 @@ def test_the_linf_projection_moves_no_entry_further_than_it_must(vector: np.ndar
     assert np.abs(found - vector).max() == pytest.approx(least, rel=1e-6, abs=1e-6 * largest)
 
 
-DESIGNS = [GaussianDesign, CosineDesign]
-
-
-class Blown(GaussianDesign):
+class Blown(Design):
     """A design that is no isometry of anything: some columns are a hundred times as long as others."""
 
-    def __init__(self, measurements: int, size: int, rng: np.random.Generator) -> None:
-        super().__init__(measurements, size, rng)
-        self.matrix[:, ::3] *= 100
+    def columns(self, places: np.ndarray) -> np.ndarray:
+        return super().columns(places) * np.where(places % 3 == 0, 100.0, 1.0)
 
 
-@pytest.mark.parametrize("kind", DESIGNS)
 @pytest.mark.parametrize("size", [37, 64])
-def test_a_design_is_one_matrix_in_all_its_forms(kind: type[Design], size: int) -> None:
-    design = kind(12, size, np.random.default_rng(0))
+def test_a_design_is_one_matrix_in_all_its_forms(size: int) -> None:
+    design = Design(12, size, np.random.default_rng(0))
     matrix = np.stack([design.apply(row) for row in np.eye(design.size)], axis=1)  # (m, size)
     assert matrix.shape == (12, design.size)
     assert np.allclose(design.columns(np.arange(design.size)), matrix)
@@ -199,10 +192,9 @@ def test_a_design_is_one_matrix_in_all_its_forms(kind: type[Design], size: int) 
     assert np.allclose(matrix @ matrix.T @ np.stack([design.solve(row) for row in np.eye(12)], axis=1), np.eye(12))
 
 
-@pytest.mark.parametrize("kind", DESIGNS)
-def test_the_solver_agrees_with_linear_programming(kind: type[Design]) -> None:
+def test_the_solver_agrees_with_linear_programming() -> None:
     rng = np.random.default_rng(2)
-    design = kind(20, 64, rng)
+    design = Design(20, 64, rng)
     matrix, measured = design.columns(np.arange(64)), rng.standard_normal(20)
     both = np.concatenate([matrix, -matrix], axis=1)
     least = linprog(np.ones(128), A_eq=both, b_eq=measured, bounds=(0, None), method="highs").fun
@@ -211,7 +203,7 @@ def test_the_solver_agrees_with_linear_programming(kind: type[Design]) -> None:
     assert least * (1 - 1e-9) <= np.abs(found).sum() <= least * (1 + 1e-3)
 
 
-@pytest.mark.parametrize("kind", [*DESIGNS, Blown])
+@pytest.mark.parametrize("kind", [Design, Blown])
 def test_one_record_moves_the_measurements_by_no_more_than_the_noise_is_for(kind: type[Design]) -> None:
     rng = np.random.default_rng(4)
     n, d, s, norm = 6, 60, 3, 2.0
@@ -222,15 +214,3 @@ def test_one_record_moves_the_measurements_by_no_more_than_the_noise_is_for(kind
         swapped[[2]] = other[[2]]
         moved = measured_mean(rows, design, 1.5 * norm) - measured_mean(swapped.tocsr(), design, 1.5 * norm)
         assert np.linalg.norm(moved) <= 3 * norm / n * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("records", [20, 400, 20_000])
-def test_projection_keeps_its_bound_on_hard_data_and_is_never_worse_than_the_noise(records: int) -> None:
-    """‖ẑ - z̄‖² ≤ 2√s ‖ξ‖∞ and ‖ẑ - z̄‖ ≤ ‖ξ‖, for the noise of the same seed."""
-    sparsity, dimension, rng = 4, 2_000, np.random.default_rng(3)
-    rows = block_records(records, dimension, sparsity, rng)
-    mean, multiplier = mean_of(rows), gaussian_multiplier(1.0, 1e-6)
-    noisy = Gaussian(1.0, sparsity, multiplier)(rows, VectorNoise(5), rng) - mean
-    found = Projection(1.0, sparsity, multiplier)(rows, VectorNoise(5), rng) - mean
-    assert np.linalg.norm(found) <= np.linalg.norm(noisy) * (1 + 1e-6)
-    assert np.square(found).sum() <= 2 * math.sqrt(sparsity) * np.abs(noisy).max() * (1 + 1e-6)

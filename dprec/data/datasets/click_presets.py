@@ -158,7 +158,7 @@ def open_clicks(
 def _invented(columns: ClickColumns, records: int, drift: float, days: int) -> ClickLog:
     if records < days:
         raise UserError(f"data.synthetic_records is {records}: give at least one record for each of {days} days")
-    made = criteo_clicks(columns, records, days, drift) if columns.hexadecimal else named_clicks(columns, records)
+    made = criteo_clicks(columns.sizes, records, days, drift) if columns.hexadecimal else named_clicks(columns, records)
     return ClickLog(columns, made, days)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -21,7 +20,6 @@ from dprec.data.logs.histories import Interactions
 from dprec.errors import UserError
 
 NUMBERS, FEATURES = 13, 26  # counts and categorical features of a record of Criteo's form
-WIDTH = NUMBERS + FEATURES
 GENRES = 12
 SERIES = 0.35  # probability that an item with a sequel is followed by it
 STAY, NEIGHBOUR = 0.8, 0.15  # otherwise: stay in the genre, go to the next one, or (the remaining probability) to any
@@ -117,13 +115,6 @@ def synthetic_interactions(users: int = 20_000, items: int = 300, seed: int = 0)
         item=met[met >= 0],
         item_ids=[f"genre{genre:02d}-item{number:0{digits}d}" for number, genre in enumerate(world.genre)],
     )
-
-
-class ClickBlock(NamedTuple):
-    """Consecutive records of Criteo's form."""
-
-    values: np.ndarray  # (n, 39) int32: counts with missing ones 0, then ids
-    clicked: np.ndarray  # (n,) uint8
 
 
 class ClickWorld:
@@ -222,33 +213,20 @@ class ClickWorld:
         counts = np.exp(usual * self.spread + self.level) * present
         usual *= present
         logits = paired + usual @ self.straight + (usual**2 - present) @ self.bent
-        values = np.empty((count, WIDTH), dtype=np.int32)
-        values[:, :NUMBERS] = np.minimum(counts, 2**30)
-        values[:, NUMBERS:] = rows - self.first
-        return values, logits
+        whole = np.minimum(counts, 2**30).astype(np.int32).astype(np.float32)
+        return side_by_side(whole, (rows - self.first).astype(np.uint32)), logits
 
-    def day(self, day: int, count: int) -> Iterator[ClickBlock]:
-        """`count` records of a day, in chunks."""
+    def day(self, day: int, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The values of `count` records of a day, as a log has them, and their clicks: in chunks."""
         rng, row_at = np.random.default_rng([self.seed, 2, day]), self._rows_on(day)
         for start in range(0, count, CHUNK):
             values, logits = self._draw(day, row_at, min(CHUNK, count - start), rng)
             chance = _sigmoid(logits + self.intercept)
-            yield ClickBlock(values, (rng.random(len(chance), dtype=np.float32) < chance).astype(np.uint8))
+            yield values, (rng.random(len(chance), dtype=np.float32) < chance).astype(np.uint8)
 
 
 def _sigmoid(logits: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-logits))
-
-
-def synthetic_clicks(
-    records: int, vocabularies: Sequence[int], days: int = 7, seed: int = 0, drift: float = 0.0
-) -> ClickBlock:
-    """A log of `days` equal days in time order; its arguments determine it."""
-    world = ClickWorld(vocabularies, days, seed, drift)
-    ends = [day * records // days for day in range(days + 1)]
-    blocks = [block for day in range(days) for block in world.day(day, ends[day + 1] - ends[day])]
-    values, clicked = map(np.concatenate, zip(*blocks, strict=True))
-    return ClickBlock(values, clicked)
 
 
 def named_clicks(columns: ClickColumns, records: int) -> dict[str, np.ndarray]:
@@ -276,11 +254,13 @@ def named_clicks(columns: ClickColumns, records: int) -> dict[str, np.ndarray]:
     return found | ({"user": users} if columns.user else {})
 
 
-def criteo_clicks(columns: ClickColumns, records: int, days: int, drift: float) -> dict[str, np.ndarray]:
-    """A log of Criteo's form, as it is read."""
-    made = synthetic_clicks(records, columns.sizes, days, drift=drift)
-    counts, ids = made.values[:, :NUMBERS].astype(np.float32), made.values[:, NUMBERS:].astype(np.uint32)
-    return {"values": side_by_side(counts, ids), "clicked": made.clicked}
+def criteo_clicks(vocabularies: Sequence[int], records: int, days: int, drift: float = 0.0) -> dict[str, np.ndarray]:
+    """A log of Criteo's form, as it is read: equal days in time order; the arguments determine it."""
+    world = ClickWorld(vocabularies, days, drift=drift)
+    ends = [day * records // days for day in range(days + 1)]
+    blocks = [block for day in range(days) for block in world.day(day, ends[day + 1] - ends[day])]
+    values, clicked = map(np.concatenate, zip(*blocks, strict=True))
+    return {"values": values, "clicked": clicked}
 
 
 def invented_texts(records: int, classes: int, words: int, users: int | None = None, seed: int = 0) -> pl.DataFrame:

@@ -73,15 +73,9 @@ class Catalogue:
 
     def encode_history(self, raw_ids: Iterable[str]) -> tuple[list[int], list[str]]:
         """The ids of the known items, in order, and the raw ids of the unknown ones."""
-        known, unknown = self.encode([list(raw_ids)])
-        return known[0], unknown[0]
-
-    def encode(self, histories: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[str]]]:
-        """The same for several histories."""
-        numbers = self.numbers(histories)
-        known = [[item for item in items if item] for items in numbers]
-        pairs = [zip(history, items, strict=True) for history, items in zip(histories, numbers, strict=True)]
-        return known, [[raw for raw, item in pair if not item] for pair in pairs]
+        given = list(raw_ids)
+        (items,) = self.numbers([given])
+        return [item for item in items if item], [raw for raw, item in zip(given, items, strict=True) if not item]
 
     def numbers(self, histories: Sequence[Sequence[str]]) -> list[list[int]]:
         """The ids of all items, 0 for an unknown one; what is not found as it stands is normalised, as in a log."""

@@ -246,30 +246,30 @@ class TrainingRecords(Dataset):
     def __getitems__(self, records: Sequence[int]) -> list[Any]:
         """The micro-batches of one step: a partition of `records`; none for an empty draw."""
         index = self.records.start + np.asarray(records, dtype=np.int64)
-        if self.log.lengths is None:
-            pieces = range(0, len(index), self.micro_batch)
-            return [self.log.read(index[start : start + self.micro_batch]) for start in pieces]
-        groups = self._buckets.groups(self.log.lengths[index], self.micro_batch)
-        return [self.log.read(index[rows], width) for rows, width in groups]
+        return [self.log.read(*part) for part in _in_parts(self.log, index, self.micro_batch, self._buckets)]
 
 
 class EvaluatedRecords(Dataset):
     """Consecutive records of a log in batches: in their order, or of similar length where they have lengths."""
 
     def __init__(self, log: LogOfRecords, records: range, at_once: int) -> None:
-        self.log = log
-        self.groups: Sequence[Any]
-        if log.lengths is None:
-            self.groups = [records[start : start + at_once] for start in range(0, len(records), at_once)]
-        else:
-            groups = Buckets(len(records)).groups(log.lengths[records.start : records.stop], at_once)
-            self.groups = [records.start + rows for rows, _ in groups]
+        self.log, index = log, np.arange(records.start, records.stop)
+        self.groups = [part for part, _ in _in_parts(log, index, at_once, Buckets(len(records)))]
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def __getitem__(self, number: int) -> Any:
-        return self.log.read(np.asarray(self.groups[number]))
+        return self.log.read(self.groups[number])
+
+
+def _in_parts(
+    log: LogOfRecords, records: np.ndarray, at_once: int, buckets: Buckets
+) -> list[tuple[np.ndarray, int | None]]:
+    """Return records in parts, in their order, or of one padded length each, and that length."""
+    if log.lengths is None:
+        return [(records[start : start + at_once], None) for start in range(0, len(records), at_once)]
+    return [(records[rows], width) for rows, width in buckets.groups(log.lengths[records], at_once)]
 
 
 class TrainingPeople(Dataset):
