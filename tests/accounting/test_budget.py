@@ -55,15 +55,6 @@ def test_the_reported_epsilon_always_fits_and_is_not_wasteful(
         assert not budget.allows(Ledger({at_rate(rate)(sigma * 0.99): steps}))
 
 
-@pytest.mark.full
-def test_more_of_anything_needs_more_noise() -> None:
-    def sigma(epsilon: float = 5, delta: float = 1e-4, rate: float = 0.1, steps: int = 100) -> float:
-        return calibrate(PrivacyBudget(epsilon, delta), at_rate(rate), steps)
-
-    base = sigma()
-    assert base < min(sigma(epsilon=4), sigma(delta=1e-5), sigma(rate=0.12), sigma(steps=150))
-
-
 def test_other_releases_are_paid_from_the_same_budget() -> None:
     budget = PrivacyBudget(5, 1 / USERS)
     frequencies = Event("gaussian", 2.0, what="item frequencies")

@@ -55,21 +55,19 @@ def test_the_sum_is_that_of_the_dense_vectors() -> None:
     assert np.allclose(unit_sum(11, 7, parts), exact, atol=1e-12)
 
 
-def test_a_user_in_two_portions_is_refused() -> None:
-    with pytest.raises(ValueError, match="user 1 is in two portions"):
-        unit_sum(6, 4, [portion([(1, 0, 1.0)]), portion([(1, 2, 1.0)])])
-
-
-@pytest.mark.parametrize("user", [-1, 2])
-def test_a_user_who_is_not_there_is_refused(user: int) -> None:
-    with pytest.raises(ValueError, match=r"users outside 0\.\.1"):  # -1 would be the last user a second time
-        unit_sum(3, 2, [Portion(np.array([1, user]), np.array([0, 1]), np.ones(2))])
-
-
-@pytest.mark.parametrize("key", [6, -1])
-def test_a_place_outside_the_sum_is_refused(key: int) -> None:
-    with pytest.raises(ValueError, match=r"outside 0\.\.5"):  # else it would be the next user's
-        unit_sum(6, 4, [portion([(1, key, 1.0)])])
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([[(1, 0, 1.0)], [(1, 2, 1.0)]], "user 1 is in two portions"),
+        ([[(-1, 0, 1.0)]], r"users outside 0\.\.3"),  # the last user a second time
+        ([[(4, 0, 1.0)]], r"users outside 0\.\.3"),
+        ([[(1, 6, 1.0)]], r"places outside 0\.\.5"),  # the next user's
+        ([[(1, -1, 1.0)]], r"places outside 0\.\.5"),
+    ],
+)
+def test_what_would_count_as_another_users_is_refused(rows: list[list[tuple[int, int, float]]], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        unit_sum(6, 4, map(portion, rows))
 
 
 def test_shares_of_the_whole_budget_spend_it_and_no_more() -> None:

@@ -94,14 +94,6 @@ def test_an_honest_engine_keeps_its_promise(seed: int) -> None:
     assert share.measured == pytest.approx(1.0, abs=4 * share.error)
 
 
-@pytest.mark.nightly
-def test_an_honest_engine_keeps_its_promise_in_twenty_audits() -> None:
-    for seed in range(20):
-        seen = watch(epsilon=2.0, coins=1000, seed=seed)
-        assert seen.bound.epsilon <= seen.promised, seed
-        assert not seen.off, seed
-
-
 @pytest.mark.parametrize(
     ("broken", "gauge", "coins", "steps"),
     [
@@ -124,16 +116,6 @@ def test_a_broken_engine_is_seen_on_the_gauge(broken: Broken, gauge: str, coins:
 )
 def test_the_lower_bound_passes_the_promise_of_an_engine_that_breaks_it(broken: Broken) -> None:
     seen = watch(epsilon=2.0, broken=broken, coins=1000)
-    assert seen.bound.epsilon > seen.promised
-
-
-@pytest.mark.full
-def test_two_fifths_of_the_noise_pass_the_promise_once_there_are_canaries_enough() -> None:
-    """Ten thousand canaries tell a factor of 2.5; with a thousand only the gauge does.
-
-    More tell little more: the noise has a margin for rounding that grows with the users of a step, 6 % of it here.
-    """
-    seen = watch(epsilon=3.0, broken=noise_times(0.4), coins=10_000, steps=1, rate=1.0)
     assert seen.bound.epsilon > seen.promised
 
 
@@ -253,20 +235,3 @@ def test_the_numbers_of_the_theorem() -> None:
         others = divergence(alpha, stats.norm(0, 51**0.5), stats.norm(0, 50**0.5))
         first = divergence(alpha, stats.norm(1, 51**0.5), stats.norm(0, 50**0.5))
         assert theory.added(alpha, 50, width=10) == pytest.approx(first + 9 * others, rel=1e-6)
-
-
-def test_the_printed_bound_holds_and_is_loose() -> None:
-    alpha = np.linspace(1.01, 19.9, 400)
-    for sigma in (0.1, 1.0, 10.0):
-        exact = np.maximum(theory.added(alpha, 20, sigma=sigma), theory.removed(alpha, 20, sigma=sigma))
-        assert (theory.printed(alpha, 20, sigma=sigma) >= exact).all()
-    assert float(theory.printed(5.0, 20) / theory.added(5.0, 20)) > 1.3
-
-
-def test_a_rare_item_costs_a_user_more_than_popular_ones() -> None:
-    popular = theory.of_user(2.0, [1000] * 9, [1 / 3] * 9, sigma=1.0)
-    one_rare = theory.of_user(2.0, [1000] * 8 + [3], [1 / 3] * 9, sigma=1.0)
-    assert one_rare > 10 * popular
-    assert np.isinf(theory.of_user(2.0, [1000, 0], [0.5, 0.5], sigma=1.0))
-    equal = theory.of_user(2.0, [50] * 4, [0.5] * 4, sigma=1.0)
-    assert equal == pytest.approx(float(theory.added(2.0, 50, width=4)))  # equation 9 implies equation 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -11,19 +11,6 @@ import pytest
 from dprec.accounting.ledger import Ledger
 from dprec.convex.debiasing import Draw, TruncatedGeometric, debiased, estimate_events
 from dprec.errors import UserError
-
-
-@pytest.mark.parametrize("most", range(12))
-def test_the_law_adds_up_to_one_and_halves(most: int) -> None:
-    law = TruncatedGeometric(most)
-    chances = [law.chance(k) for k in range(most + 1)]
-    assert math.fsum(chances) == pytest.approx(1.0, abs=1e-15)
-    assert all(before == 2 * after for before, after in pairwise(chances))
-
-
-@pytest.mark.parametrize(("records", "most"), [(2, 0), (3, 0), (4, 1), (1023, 8), (1024, 9), (1025, 9)])
-def test_the_largest_batch_fits(records: int, most: int) -> None:
-    assert TruncatedGeometric.of(records).most == most == math.floor(math.log2(records)) - 1
 
 
 def test_levels_follow_the_law() -> None:

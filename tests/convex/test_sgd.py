@@ -121,16 +121,7 @@ def test_the_best_run_is_chosen() -> None:
 
 
 def test_the_number_of_runs_is_not_told() -> None:
-    """Whether the worst of two scores came out, from every run: private where the number of runs is hidden only."""
-    epsilon, delta = 1.0, 1e-6
-    boosting = Boosting(epsilon, delta, failure=0.2)
-    each, runs = 2 * boosting.epsilon_each, np.arange(1, boosting.most + 1)
-    law = boosting.coin * (1 - boosting.coin) ** (runs - 1)
-    law[-1] = (1 - boosting.coin) ** (boosting.most - 1)
-    worst = law * 0.46**runs, law * (1 - 0.54 * math.exp(-each)) ** runs  # 0.46 and 0.543: e^ε apart at most
-    told = np.maximum(worst[1] - math.exp(epsilon) * worst[0], 0).sum()
-    assert told > 100 * delta
-    assert abs(math.log(worst[1].sum() / worst[0].sum())) <= 3 * each
+    """It would tell how bad the worst run was: the theorem is about the best run alone."""
     rows, targets = easy(64)
     model = BiasReducedSGD(epsilon=6.0, delta=1e-4, sparsity=2, failure=0.5, radius=1.0, max_steps=1).fit(rows, targets)
     learnt = {name for name in vars(model) if name.endswith("_")}

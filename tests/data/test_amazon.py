@@ -43,13 +43,6 @@ def test_every_form_gives_the_same_histories(folder: Path, name: str, text: str)
     assert all(histories.of(user).tolist() == [1, 2, 3, 4, 5, 6] for user in range(8))
 
 
-def test_rare_items_and_users_are_dropped(folder: Path) -> None:
-    rare = "".join(f"A{99:013d},B{item:09d},1.0,1400000000\n" for item in (0, 1, 99))
-    put(folder / "games.csv", RATINGS + rare)
-    assert (Sequences(dataset="amazon-games").users, Sequences(dataset="amazon-games").items) == (8, 7)
-    assert Sequences(dataset="amazon-games", min_events=0).items == 8
-
-
 def test_absence_says_what_to_put_where(folder: Path) -> None:
     message = r"amazon-games is not in data/amazon-games .*: put there one file .*user,item,rating,timestamp"
     with pytest.raises(UserError, match=message):

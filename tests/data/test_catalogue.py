@@ -4,20 +4,6 @@ from dprec.data import Catalogue
 from dprec.errors import UserError
 
 
-def test_the_order_of_the_list_is_the_order_of_the_ids():
-    catalogue = Catalogue(["z", "07", "7"])
-    assert [catalogue.index(raw) for raw in ("z", "07", "7")] == [1, 2, 3]
-    assert [catalogue.raw(item) for item in (1, 2, 3)] == ["z", "07", "7"]
-    assert catalogue.index("x") is None
-    assert len(catalogue) == 3
-
-
-@pytest.mark.parametrize("item", [0, 4, -1])
-def test_padding_and_unknown_ids_have_no_raw_id(item):
-    with pytest.raises(IndexError):
-        Catalogue(["a", "b", "c"]).raw(item)
-
-
 def test_read_skips_blank_lines(tmp_path):
     (tmp_path / "items.txt").write_text("b\n\n a \nc\n")
     assert Catalogue.read(tmp_path / "items.txt").ids == ["b", "a", "c"]
@@ -42,11 +28,6 @@ def test_a_broken_list_is_named(tmp_path, content, message):
     (tmp_path / "items.txt").write_bytes(content)
     with pytest.raises(UserError, match=message):
         Catalogue.read(tmp_path / "items.txt")
-
-
-def test_a_missing_list_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"cannot read the catalogue .*none\.txt: No such file"):
-        Catalogue.read(tmp_path / "none.txt")
 
 
 def test_a_repeated_id_is_refused():

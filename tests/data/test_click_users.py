@@ -13,7 +13,7 @@ import torch
 
 from dprec.data import Clicks
 from dprec.data.draws.batch import PersonBatch
-from tests.data.test_named_clicks import FRAME, of
+from tests.data.test_named_clicks import of
 
 LENGTHS = [1, 5, 3, 1, 4]
 
@@ -92,10 +92,3 @@ def test_a_person_has_as_many_places_whoever_is_drawn_with_them(tmp_path: Path) 
         for place in range(len(part)):
             own = part.select([place])
             assert any(torch.equal(own.clicked, one.clicked) and torch.equal(own.numbers, one.numbers) for one in alone)
-
-
-def test_spellings_of_an_id_are_one_person_and_nobody_is_none(tmp_path: Path) -> None:
-    spelled = ["7", " 7", "7.0", "NULL", "8", None, "8 ", "7", "8", "7"] * 2
-    data = of(FRAME.with_columns(user_id=pl.Series(spelled)), tmp_path, user_column="user_id", days=2)
-    assert data.users == 2
-    assert len(data.load().log) == 16

@@ -2,11 +2,9 @@
 
 import gzip
 
-import numpy as np
 import pytest
-import torch
 
-from dprec.data import ClickBatch, Clicks
+from dprec.data import Clicks
 from dprec.data.datasets.click_presets import VOCABULARIES
 from dprec.errors import UserError
 
@@ -56,35 +54,6 @@ def test_a_log_without_marks_is_cut_into_equal_days(log):
     assert small(log, days=2).users == 35
 
 
-def test_files_are_days(days):
-    data = small(days, "criteo-days", validation=True)
-    assert numbers(data.test_dataloader()) == list(range(60, 100))
-    assert numbers(data.val_dataloader()) == list(range(30, 60))
-    assert data.periods() == [range(0, 10), range(10, 30)]
-    assert data.base_rate == 8 / 30
-    batch = data.load().log.read(np.array([99, 5, 30, 10, 9]))
-    assert batch.numbers[:, 0].tolist() == [99, 5, 30, 10, 9]
-    assert batch.clicked.tolist() == [0, 0, 0, 0, 0]
-    with pytest.raises(UserError, match="leave data.days out"):
-        small(days, "criteo-days", days=3).setup()
-
-
-def test_what_a_batch_holds(log):
-    (batch,) = small(log).test_dataloader()
-    assert isinstance(batch, ClickBatch)
-    assert (batch.numbers.dtype, batch.categories.dtype, batch.clicked.dtype) == (
-        torch.float32,
-        torch.int64,
-        torch.float32,
-    )
-    assert batch.numbers.shape == (10, 13)
-    assert batch.categories.shape == (10, 26, 1)
-    assert (batch.categories.amax((0, 2)) < torch.tensor(SIZES)).all()
-    assert (batch.categories > 0).all()
-    assert (batch.numbers[:, 1:] == 0).all()
-    assert batch.clicked.tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 1, 0]
-
-
 @pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
 @pytest.mark.parametrize("micro_batch", [1, 4, 100])
 def test_training_serves_the_drawn_records(log, sampling, micro_batch):
@@ -103,14 +72,6 @@ def test_periods_are_trained_on_in_time_order(days):
     drawn_from = [period for period, steps in data.batches.periods for _ in range(steps)]
     for period, batch in zip(drawn_from, data.train_dataloader(), strict=True):
         assert set(numbers(batch)) <= set(period)
-
-
-def test_a_bucket_does_not_depend_on_other_records_nor_other_sizes(log, tmp_path):
-    (tmp_path / "alone").mkdir()
-    (tmp_path / "alone" / "train.txt").write_text(rows(60, 62))
-    alone = small(str(tmp_path / "alone"), days=2).load().log.read(np.array([0]))
-    together = small(log, vocabularies=[*SIZES[:-1], 500]).load().log.read(np.array([60]))
-    assert torch.equal(alone.categories[:, :25], together.categories[:, :25])
 
 
 def test_vocabularies_are_those_published_or_declared():

@@ -7,7 +7,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from dprec.data import Clicks
 from dprec.data.formats.wanted import Condition
 from dprec.errors import UserError
 
@@ -27,18 +26,6 @@ def test_no_odd_row_changes_what_holds_for_others(where: str) -> None:
         more = pl.DataFrame({"user": "v", "a": odd, "b": odd, "kind": odd}, schema=dict.fromkeys(NAMES, pl.String))
         assert condition(where).holds(pl.concat([more, rows])).to_list()[1:] == alone, odd
         assert condition(where).holds(pl.concat([rows, more])).to_list()[:-1] == alone, odd
-
-
-def test_one_person_does_not_bring_other_peoples_records(tmp_path: Path) -> None:
-    def records(*first: str) -> int:
-        log = tmp_path / "log.csv"
-        rows = [f"{user},{day},{9 + user % 3},10,{day % 2}" for day in range(9) for user in range(1, 30)]
-        log.write_text("\n".join(["user,cat,a,b,clicked", *first, *rows]) + "\n")
-        settings = {"path": str(log), "user_column": "user", "categories": {"cat": 10}, "days": 3, "test_days": 1}
-        return len(Clicks(dataset="clicks", where="a >= b", **settings).load().log)
-
-    assert records() == 180
-    assert records("99,1,x,x,1") == 181
 
 
 @pytest.mark.parametrize(

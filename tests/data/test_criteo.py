@@ -119,20 +119,13 @@ def test_avazu(tmp_path: Path) -> None:
         features = [1005, 0, f"{n % 3:x}", "f3845767", "28905ebd", "ecad2386", "7801e8d9", "07d7df22", "a99f214a"]
         return ",".join(map(str, [n, n % 2, 14102100 + n // 5, *features, f"ip{n}", "m", 1, 0, *range(8)]))
 
-    text = "\n".join([AVAZU, *map(line, range(20))])
-    data = preset("avazu", tmp_path / "train.csv", text)
+    data = preset("avazu", tmp_path / "train.csv", "\n".join([AVAZU, *map(line, range(20))]))
     assert (data.unit, data.load().name, len(data.load().log)) == ("record", "avazu", 20)
     assert clicked(data) == [n % 2 for n in range(20)]
     assert data.sizes == {"numbers": 0, "vocabularies": tuple(PRESETS["avazu"].settings["categories"].values())}
     assert set(PRESETS["avazu"].settings["categories"]) == set(AVAZU.split(",")) - {"id", "click", "hour"}
     ids = data.load().log.read(np.arange(20)).categories[:, :, 0]
     assert ids[:, list(PRESETS["avazu"].settings["categories"]).index("site_id")].unique().numel() == 3
-    with gzip.open(tmp_path / "train.gz", "wt") as file:
-        file.write(text)
-    packed = Clicks(dataset="avazu", path=str(tmp_path / "train.gz"), format="csv", batch_size=4, table_scale=0.1)
-    assert clicked(packed) == clicked(data)
-    assert packed.days == 10
-    assert max(packed.sizes["vocabularies"]) == 50_000
 
 
 def test_taobao(tmp_path: Path) -> None:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-
-from dprec.data import Catalogue, Sequences
-from dprec.data.logs.histories import Interactions
-from dprec.data.selection.catalogue import build_histories
+from dprec.data import Sequences
 
 LOG = ["ann b", "ann a", "ann d", "bob b", "bob d", "bob c"]
 
@@ -47,16 +42,3 @@ def test_they_stand_before_a_list_and_before_chosen_ones(tmp_path: Path) -> None
     again.choose(chosen.catalogue_ids)  # of a resumed run, which keeps all of them
     again.load_state_dict(chosen.state_dict())
     assert again.catalogue_ids == chosen.catalogue_ids
-
-
-@pytest.mark.parametrize("least", [0, 2])
-def test_items_of_the_same_log_stay_as_they_are(least: int) -> None:
-    draw = np.random.default_rng(0)
-    events = Interactions.of(
-        np.repeat(np.arange(20), 6), draw.integers(0, 15, 120).astype(np.int32), [*"abcdefghijklmno"]
-    )
-    plain = build_histories(events, least)
-    again = build_histories(events, least, first=plain.catalogue.ids)
-    assert again.catalogue.ids == plain.catalogue.ids
-    assert again.histories.items.tolist() == plain.histories.items.tolist()
-    assert build_histories(events, least, Catalogue([*"abc"]), first=["b"]).catalogue.ids == [*"abc"]

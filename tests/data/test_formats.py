@@ -54,8 +54,6 @@ def test_a_format_is_added_in_one_place(tmp_path, monkeypatch):
     monkeypatch.setattr("dprec.data.logs.parts.ENDINGS", (*formats.ENDINGS, ".alt"))
     assert raw(read_interactions(folder)) == EXPECTED
     assert raw(read_interactions(folder, where="rating >= 2")) == [("1", "9"), ("1", "10")]
-    twice = "rating >= 2 and rating < 9"  # names a column twice
-    assert raw(read_interactions(folder, where=twice)) == [("1", "9"), ("1", "10")]
     (tmp_path / "log").write_text(text)
     assert raw(read_interactions(tmp_path / "log", format="alternating")) == EXPECTED
     with pytest.raises(UserError, match="data.format is 'xlsx': give one of auto, alternating, parquet"):
@@ -125,8 +123,6 @@ def test_a_data_frame_trains_as_the_file_does(tmp_path):
     for path in ("log.parquet", Path("log.parquet")):
         with pytest.raises(UserError, match=r"give a log's path as Sequences\('file', path='log.parquet'\)"):
             Sequences.of(path)
-    with pytest.raises(UserError, match="a log is a list: give a data frame of polars or pandas$"):
-        read_frame([1, 2])
 
 
 @pytest.mark.parametrize(

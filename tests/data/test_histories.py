@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -15,7 +14,7 @@ from dprec.data.draws.poisson import OneTarget
 from dprec.data.logs.histories import Histories, Interactions, visits
 from dprec.data.selection.catalogue import build_histories
 from dprec.data.selection.held_out import leave_one_out
-from dprec.data.selection.packing import RankingUsers, TrainingUsers, padded, sampled
+from dprec.data.selection.packing import RankingUsers, TrainingUsers, sampled
 from dprec.errors import UserError
 
 
@@ -158,14 +157,6 @@ def test_groups_are_a_partition_within_the_budget(lengths, tokens, most, expecte
     assert [width for _, width in groups] == sorted((width for _, width in groups), reverse=True)
 
 
-def test_padded_rows():
-    items = np.arange(1, 10)
-    rows = padded(items, np.array([0, 5, 9]), np.array([2, 3, 0]))
-    assert rows.tolist() == [[1, 2, 0], [6, 7, 8], [0, 0, 0]]
-    assert rows.dtype == torch.int64
-    assert padded(items, np.array([0]), np.array([0])).tolist() == [[0]]
-
-
 @given(
     users=st.lists(st.lists(st.integers(1, 9), max_size=8), min_size=1, max_size=8),
     max_length=st.integers(1, 6),
@@ -243,14 +234,6 @@ def test_one_target_is_any_event_with_the_events_before_it():
     assert chisquare(counts).pvalue > 1e-4
     alone = drawn_targets([users[0]], 17)[0]
     assert alone == drawn_targets(users, 17)[0], "of a step it is the same, whoever else is there"
-
-
-def test_a_sample_is_uniform_over_blocks_of_neighbouring_users():
-    users = np.arange(100_000)
-    blocks = np.bincount(sampled(users, items=10, wanted=20_000) // 1000, minlength=100)
-    expected = 200
-    chi_square = ((blocks - expected) ** 2 / expected).sum() / 0.8  # without replacement: a fifth is gone
-    assert 60 < chi_square < 150  # 99 degrees of freedom: 99 +- 14
 
 
 def test_who_is_in_a_sample_does_not_depend_on_who_else_can_be():

@@ -12,7 +12,6 @@ import torch
 
 from dprec.data import ClickBatch, Clicks
 from dprec.errors import UserError
-from dprec.models.clicks import log_counts
 
 ROWS = 20
 FRAME = pl.DataFrame(
@@ -78,13 +77,6 @@ def test_a_record_is_read_without_a_look_at_others(tmp_path: Path) -> None:
         pair = everything(of(FRAME[record : record + 2], tmp_path, **options))
         assert torch.equal(pair.categories, whole.categories[record : record + 2])
         assert torch.equal(pair.numbers, whole.numbers[record : record + 2])
-
-
-def test_numbers_between_public_bounds_reach_the_model_as_places(tmp_path: Path) -> None:
-    frame = FRAME.with_columns(price=pl.Series([*[-5.0, 1.0, 3.0, 5.0, 900.0] * 3, *[None] * 5]))
-    batch = everything(of(frame, tmp_path, numbers={"price": [1, 5]}))
-    assert log_counts(batch.numbers)[:5, 0].tolist() == pytest.approx([0.5, 0.5, 0.75, 1.0, 1.0], abs=1e-6)
-    assert log_counts(batch.numbers)[15:, 0].tolist() == [0.0] * 5
 
 
 def test_a_vocabulary_is_a_public_file(tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations, islice
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
-from torch.utils.data import DataLoader
 
 from dprec.data import Clicks, PoissonBatches, ShuffledBatches
 from dprec.data.draws.length import planned_steps, steps_of
@@ -101,20 +100,6 @@ def test_shuffled_batches_are_full_and_without_repeats():
         assert not set(first) & set(second)
     appearances = np.bincount(np.concatenate(drawn), minlength=10)
     assert appearances.min() > 0
-
-
-def test_empty_draws_reach_the_training_loop():
-    class Users:
-        def __getitems__(self, users):
-            return [f"user {user}" for user in users]
-
-    batches = PoissonBatches(users=3, expected_batch=1, seed=2)
-    loader = DataLoader(Users(), batch_sampler=batches, collate_fn=list)
-    served = [batch for _ in range(20) for batch in islice(loader, 3)]
-    assert [] in served
-    batches.step = 0
-    again = [[f"user {user}" for user in users] for _ in range(20) for users in batches]
-    assert served == again
 
 
 @pytest.mark.parametrize(
@@ -211,13 +196,6 @@ def test_a_record_is_drawn_at_the_rate_of_its_period():
 def test_what_makes_no_stream_is_refused(options, said):
     with pytest.raises(UserError, match=said):
         stream(**options).batches  # noqa: B018
-
-
-def test_a_period_without_records_is_refused_in_one_line(monkeypatch):
-    data = stream()
-    monkeypatch.setattr(data.load().log, "days", [0, 200, 400, 400, 400, 500, 600, 700])
-    with pytest.raises(UserError, match="a period has 0 records"):
-        data.batches  # noqa: B018
 
 
 def test_the_number_of_records_of_each_period_is_assumed_public():

@@ -2,7 +2,6 @@ import gzip
 
 import pytest
 import pytorch_lightning as pl
-import torch
 
 from dprec.data import SequenceBatch, Sequences
 from dprec.errors import UserError
@@ -31,18 +30,6 @@ def test_a_file_becomes_sequences(log):
     assert data.catalogue.encode_history(["f03", "x"]) == ([4], ["x"])
     assert data.popularity.tolist() == [0.0, *[7.0] * 12]  # eight events each, one of them held out
     assert data.load() is data.load()
-
-
-def test_the_splits(log):
-    data = small(log, validation=True, max_length=5)
-    validation, test = data.val_dataloader(), data.test_dataloader()
-    (valid_batch,), (test_batch,) = list(validation), list(test)
-    assert torch.equal(test_batch.history[:, -1], valid_batch.target)  # tested after the validation item
-    assert test_batch.history.shape == (12, 5)
-    assert test_batch.seen.shape == (12, 7)
-    assert torch.equal(test_batch.target - 1, (test_batch.seen[:, 0] - 1 + 7) % 12)
-    assert data.popularity.sum() == 12 * 6
-    assert torch.equal(next(iter(small(log).val_dataloader())).target, test_batch.target)
 
 
 def test_nobody_trains_on_what_comes_later_and_validation_is_the_default(tmp_path):
@@ -88,16 +75,6 @@ def users_by_text(users):
     """Users are numbered by their text: u0, u1, u10, u11, u2, ..."""
     names = sorted(f"u{user}" for user in range(12))
     return [int(names[user][1:]) for user in users]
-
-
-def test_micro_batches_do_not_change_what_is_served(log):
-    def served(tokens):
-        return [
-            sorted(row for micro in batch for row in micro.targets.tolist())
-            for batch in small(log, tokens=tokens).train_dataloader()
-        ]
-
-    assert served(1) == served(13) == served(10_000)
 
 
 def test_lightning_trains_through_empty_draws(log):

@@ -1,13 +1,12 @@
 """A log that does not fit in memory is read to the same events as one that does."""
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dprec.data.logs import interactions
-from dprec.data.logs.interactions import HowToRead, read_interactions
+from dprec.data.logs.interactions import read_interactions
 
 IDS = st.one_of(
     st.integers(0, 30).map(str),
@@ -51,12 +50,3 @@ def test_the_events_are_those_of_the_rule_in_memory_and_in_files(tmp_path_factor
             patch.setattr(interactions, "_TOGETHER", buffer)
             patch.setattr("dprec.data.formats.format.ROWS", 7)
             assert raw(read_interactions(folder / "log.parquet")) == expected
-
-
-def test_a_spilled_log_stays_in_its_folder_and_leaves_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(interactions, "_TOGETHER", 5)
-    (tmp_path / "log.txt").write_text("".join(f"{n % 7} {n % 3}\n" for n in range(50)))
-    (tmp_path / "scratch").mkdir()
-    events = HowToRead().read(tmp_path / "log.txt", tmp_path / "scratch")
-    assert isinstance(events.item, np.memmap)
-    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["items.int32"]

@@ -17,9 +17,3 @@ def test_shape_of_the_data(events):
     popularity = np.sort(np.bincount(events.item, minlength=300))[::-1]
     assert popularity[0] > 15 * popularity[-1]
     assert popularity[-1] >= 5  # the usual filter drops nothing
-
-
-def test_a_seed_fixes_the_data():
-    one, two, other = (synthetic_interactions(200, 60, seed) for seed in (1, 1, 2))
-    assert (one.item.tobytes(), one.user.tobytes()) == (two.item.tobytes(), two.user.tobytes())
-    assert one.item.tobytes() != other.item.tobytes()

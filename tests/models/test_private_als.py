@@ -23,18 +23,6 @@ def histories(lengths: list[int], items: int = 7) -> Histories:
     return Histories.joined(np.r_[0, np.cumsum(lengths)], rng.integers(1, items + 1, sum(lengths)).astype(np.int32))
 
 
-def test_a_users_vector_is_the_least_squares_one() -> None:
-    met, vectors = torch.randn(2, 4, 3, dtype=torch.float64), torch.randn(6, 3, dtype=torch.float64)
-    found = als.user_vectors(met, als.common(vectors), fade=0.5)
-    for row in range(2):
-        left = 0.02 * vectors.T @ vectors + 1e-3 * torch.eye(3, dtype=torch.float64)
-        right = torch.zeros(3, dtype=torch.float64)
-        for age, item in enumerate(met[row].flip(0)):
-            left += 0.5**age * torch.outer(item, item)
-            right += 0.5**age * item
-        assert torch.allclose(found[row, -1], torch.linalg.solve(left, right))
-
-
 def test_the_sums_are_those_of_plain_loops() -> None:
     logs, rng = histories([0, 9, 1, 5, 12]), np.random.default_rng(0)
     place = np.array([4, 0, 4, 1, 2, 4, 3, 4])  # items 1, 3, 4, 6 are chosen
@@ -64,16 +52,6 @@ def test_the_sums_are_those_of_plain_loops() -> None:
     twice = np.where(above[0] == above[1], 1.0, np.sqrt(2))
     assert np.allclose(found[:12].reshape(4, 3), right)
     assert np.allclose(found[12:], twice * grams[above])
-
-
-def test_items_vectors_solve_their_equations() -> None:
-    rng = np.random.default_rng(1)
-    users = rng.standard_normal((50, 3))
-    gram, truth = users.T @ users, rng.standard_normal((5, 3))
-    above = np.triu_indices(3)
-    entries = np.where(above[0] == above[1], 1.0, np.sqrt(2)) * gram[above]
-    found = als.item_vectors(truth @ gram, entries)
-    assert np.allclose(found, truth / np.sqrt(np.square(truth).sum(1).mean()), rtol=0.02, atol=0.02)
 
 
 class Recorded(ExactSums):

@@ -271,11 +271,3 @@ def test_uniform_frequencies_look_at_nothing() -> None:
     assert [event.what for event in privacy.ledger.events] == ["training"]
     assert model.network.weight_error.item() == pytest.approx(1.5 / BATCH)
     assert torch.allclose(model.item_error[1:], torch.tensor(1.5 / BATCH / (9 / (module.items - 1))))
-
-
-def test_without_privacy_there_is_no_error() -> None:
-    module = data()
-    model = small(module)
-    model.prepare(module, ExactSums())
-    assert not model.item_error.any()
-    assert not model.network.weight_error

@@ -16,7 +16,7 @@ from dprec.errors import UserError
 from dprec.models import Spectral, SpectralFormer
 from dprec.models.items import described
 from dprec.models.items.described import item_counts, pair_weights
-from dprec.models.items.discriminant import COUNT, LATE, discriminant, histories_before
+from dprec.models.items.discriminant import COUNT, LATE, histories_before
 from tests.privacy.support import data, trainer
 from tests.quiet import with_noise
 
@@ -139,40 +139,6 @@ def test_what_came_before_items_is_that_of_plain_loops(monkeypatch: pytest.Monke
             total += own / np.linalg.norm(own)
     found = unit_sum(12, logs.users, histories_before(logs, place, vectors, weights)).reshape(4, 3)
     assert np.allclose(found, total)
-
-
-@pytest.mark.parametrize("noise", [0.0, 1.0])
-def test_an_item_scores_best_after_histories_like_those_before_it(noise: float) -> None:
-    rng = np.random.default_rng(2)
-    vectors, popularity = rng.standard_normal((40, 4)), rng.uniform(50, 500, 40)
-    truth = rng.standard_normal((40, 4))
-    truth /= 2 * np.linalg.norm(truth, axis=1, keepdims=True)
-    found = popularity[:, None] * np.c_[truth, np.full(40, COUNT)] + noise * rng.standard_normal((40, 5))
-    ranking = discriminant(found, noise, vectors, popularity, 1.0)
-    best = (truth @ ranking.compared.T + ranking.bias - np.log(found[:, -1])).argmax(1)  # were all met as often
-    assert (best == np.arange(40)).mean() > 0.9
-
-
-def means_that_follow_from_vectors(noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The mean histories of 300 items, what a noisy sum has of them, and the items' vectors."""
-    rng = np.random.default_rng(4)
-    vectors = rng.standard_normal((300, 4))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    truth = 0.5 * vectors @ np.linalg.qr(rng.standard_normal((4, 4)))[0]
-    return truth, 10 * np.c_[truth, np.full(300, COUNT)] + noise * rng.standard_normal((300, 5)), vectors
-
-
-def test_means_that_noise_hides_are_drawn_to_what_vectors_let_expect() -> None:
-    truth, found, vectors = means_that_follow_from_vectors(noise=8.0)
-    told = discriminant(found, 8.0, vectors, np.full(300, 10.0), 1.0).compared
-    shuffled = np.random.default_rng(0).permutation(vectors)
-    untold = discriminant(found, 8.0, shuffled, np.full(300, 10.0), 1.0).compared
-
-    def best(compared: np.ndarray) -> float:
-        scores = compared @ (truth - truth.mean(0)).T
-        return float(scores.diagonal().mean() / scores.std())
-
-    assert best(told) > 2 * best(untold)
 
 
 def test_ranking_by_the_histories_before_items_needs_no_training() -> None:

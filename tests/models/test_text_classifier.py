@@ -171,32 +171,6 @@ def test_an_encoder_and_its_tokenizer_come_from_a_folder(folder: Path, tmp_path:
     assert f"the tokenizer {folder}" in data.assumptions
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 whose configuration names no padding, and whose tokenizer puts no mark around a text."""
-    import tokenizers
-
-    place = tmp_path_factory.mktemp("bare")
-    words = ["<pad>", "<unk>", *(f"w{n}" for n in range(30))]
-    made = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel(dict(zip(words, range(len(words)), strict=True)), unk_token="<unk>")
-    )
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>").save_pretrained(place)
-    config = transformers.GPT2Config(vocab_size=len(words), n_positions=32, n_embd=8, n_layer=1, n_head=2,
-                                     bos_token_id=1, eos_token_id=1)  # fmt: skip
-    transformers.GPT2ForSequenceClassification(config).save_pretrained(place)
-    return place
-
-
-def test_an_empty_text_is_one_token_where_a_tokenizer_puts_no_marks(bare: Path, tmp_path: Path) -> None:
-    (tmp_path / "texts.csv").write_text("text,label\nw1 w2 w3,1\n,0\nw4,1\n")
-    data = Texts(path=str(tmp_path / "texts.csv"), test_path=str(tmp_path / "texts.csv"), tokenizer=str(bare))
-    log = data.load().log
-    assert log.lengths[:3].tolist() == [3, 1, 1]
-    assert log.read(np.array([1])).mask.tolist() == [[1]]
-
-
 def test_what_does_not_fit_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     def refused(said: str, *sizes: int, **options: Any) -> None:
         with pytest.raises(UserError) as error:
