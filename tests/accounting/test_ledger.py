@@ -12,7 +12,6 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from opacus.accountants.prv import PRVAccountant
-from scipy.stats import norm
 
 from dprec.accounting import composition as accounting
 from dprec.accounting.ledger import Event, Ledger
@@ -56,25 +55,6 @@ def test_fft_composition_never_falls_below_the_closed_form(count: int, delta: fl
     assert gaussian_delta(epsilon, whole) <= delta * (1 + 1e-6)
     looser = 0.05 if delta < accounting.ROUNDING * 100 * (count + 10) else 0.002
     assert gaussian_delta(epsilon * (1 - looser), whole) > delta
-
-
-@pytest.mark.parametrize(
-    ("sigma", "rate", "loss"),  # on either side of log(1 - rate), where a removed person's loss ends, and of 0
-    [
-        *((1.3, 0.2, loss) for loss in (-3.0, -0.1, 0.8)),
-        *((0.7, 0.01, loss) for loss in (-0.1, -0.005, 0.05)),
-        *((3.0, 0.9, loss) for loss in (-3.0, 0.0, 4.0)),
-    ],
-)
-def test_one_step_in_either_direction_is_the_integral(sigma: float, rate: float, loss: float) -> None:
-    x = np.linspace(-15 * sigma, 1 + 15 * sigma, 200_001)
-    without = norm.pdf(x, 0, sigma)
-    with_one = rate * norm.pdf(x, 1, sigma) + (1 - rate) * without
-    removed = np.maximum(with_one - math.exp(loss) * without, 0).sum() * (x[1] - x[0])
-    added = np.maximum(without - math.exp(loss) * with_one, 0).sum() * (x[1] - x[0])
-    at = np.array([loss])
-    assert accounting.removal_deltas(at, sigma, rate)[0] == pytest.approx(removed, abs=1e-8)
-    assert accounting.addition_deltas(at, sigma, rate)[0] == pytest.approx(added, abs=1e-8)
 
 
 @pytest.mark.parametrize(

@@ -100,13 +100,6 @@ def test_the_fingerprint_names_the_data_and_tells_nothing_of_it(log, tmp_path):
     assert small(log).fingerprint != print_of
 
 
-def test_a_stand_in_says_so(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    data = Clicks(on_missing="stand-in", synthetic_records=700, table_scale=0.01, batch_size=10)
-    assert (data.name, data.stand_in, data.users) == ("criteo-kaggle-stand-in", True, 600)
-    assert data.notice.startswith("STAND-IN DATA: criteo-kaggle is not in data/criteo-kaggle")
-
-
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [

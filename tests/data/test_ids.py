@@ -87,12 +87,6 @@ def test_long_float_ids_keep_their_digits_and_rounded_ones_are_refused(tmp_path)
         read_interactions(tmp_path / "log.csv")
 
 
-def test_unicode_forms_of_one_id_are_one(tmp_path, capsys):
-    (tmp_path / "log.csv").write_text("user,item,time\ncaf\u00e9,x,1\ncafe\u0301,y,2\n")
-    assert people(read_interactions(tmp_path / "log.csv")) == 1
-    assert "1 more spellings of user ids were merged" in capsys.readouterr().err
-
-
 # Hangul filler, braille blank, variation selectors, a joiner, a soft hyphen, a Mongolian and a tag character
 UNSEEN = "\u3164\u2800\ufe0f\ufe01\u200d\u00ad\u034f\u115f\u180e\u2064\U000e0100"
 

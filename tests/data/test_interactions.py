@@ -86,13 +86,6 @@ def test_ties_keep_the_order_of_the_file(tmp_path):
     assert histories(events) == {"0": items, "1": items, "2": ["0"]}
 
 
-def test_columns_are_named_by_the_user(tmp_path):
-    path = written(tmp_path, "log.csv", "who,what,when,user\nx,p,2,no\nx,q,1,no\n")
-    events = read_interactions(path, user_column="who", item_column="what", time_column="when")
-    assert histories(events) == {"0": ["q", "p"]}
-    assert events.user.tolist() == [0, 0]
-
-
 BROKEN = [
     ("log.csv", "", "is empty"),
     ("log.csv", "user,item,time\n", "is empty"),

@@ -60,11 +60,7 @@ def test_what_is_prepared_is_what_is_read(log, tmp_path, where, request):
     assert isinstance(again.item, np.memmap)
     assert pl.read_parquet(tmp_path / "home/users.parquet")["user_id"].equals(whole.user_ids)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "log"]
-
-
-def test_it_is_its_owners_alone(log, tmp_path):
-    prepare_log(log, HowToRead(), tmp_path / "home")
-    assert (tmp_path / "home").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "home").stat().st_mode & 0o077 == 0  # its owner's alone
 
 
 def test_another_log_or_another_way_to_read_it_is_prepared_anew(log, tmp_path):
