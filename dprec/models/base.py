@@ -270,8 +270,7 @@ class SequenceRecommender(Recommender):
 
     def _encoded(self, batch: SequenceBatch | RankingBatch) -> Tensor:
         """What `encode` makes of the histories, and of their context where there is some."""
-        context: Tensor | None = getattr(batch, "context", None)
-        if context is None:
+        if batch.context is None:
             return self.encode(batch.history)
         if self.context_vectors is None:
             raise UserError(
@@ -279,7 +278,7 @@ class SequenceRecommender(Recommender):
                 "data.sizes has them, or leave data.context out"
             )
         encode: Any = self.encode
-        return encode(batch.history, context)
+        return encode(batch.history, batch.context)
 
     def in_context(self, items: Tensor, context: Tensor | None) -> Tensor:
         """Return the items' vectors (B, T, d) with those of their context (B, T, C) added."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dprec.data.draws.batch import RankingBatch, RankingInContext
+from dprec.data.draws.batch import RankingBatch
 from dprec.data.logs.context import ContextColumns
 from dprec.data.selection.catalogue import Catalogue
 from dprec.models import Recommender
@@ -93,8 +93,7 @@ class Scores(nn.Module):
 
 def as_batch(history: Tensor, seen: Tensor, context: Tensor | None = None) -> RankingBatch:
     """Histories as a model reads them; `seen` holds whole ones, which may be longer."""
-    batch = history, history[:, 0], seen
-    return RankingBatch(*batch) if context is None else RankingInContext(*batch, context)
+    return RankingBatch(history, history[:, 0], seen, context)
 
 
 def in_batches(

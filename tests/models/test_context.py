@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dprec.audit import main as audit
-from dprec.data.draws.batch import ContextBatch
+from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import UserError
 from dprec.evaluate import main as evaluate
 from dprec.models import GRU, LSTM, DPFormer, DualEncoder, SequenceRecommender, Transformer
@@ -26,12 +26,12 @@ from tests.zoo.recommenders import ITEMS, Zoo, batch_of
 ROWS = {"device": 5, "hour": 3}
 
 
-def in_context(users: int) -> ContextBatch:
+def in_context(users: int) -> SequenceBatch:
     """The zoo's histories, with values of which some are missing."""
     batch = batch_of(users)
     generator = torch.Generator().manual_seed(1)
     values = [torch.randint(0, rows + 1, batch.history.shape, generator=generator) for rows in ROWS.values()]
-    return ContextBatch(batch.history, batch.targets, torch.stack(values, -1) * (batch.history != 0).unsqueeze(-1))
+    return SequenceBatch(batch.history, batch.targets, torch.stack(values, -1) * (batch.history != 0).unsqueeze(-1))
 
 
 def model_of(kind: Any, **options: Any) -> SequenceRecommender:

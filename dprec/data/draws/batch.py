@@ -57,6 +57,7 @@ class SequenceBatch(Batch):
     Attributes:
         history: (B, T) int64: the items that a model reads, oldest first.
         targets: (B, T) int64: the item that follows each position, 0 where there is none.
+        context: (B, T, C) int64: what is known of each event of the history, if the data has context.
         own_length: whether each row's own length decides how far it is padded.
 
     >>> import torch
@@ -68,6 +69,8 @@ class SequenceBatch(Batch):
 
     history: Tensor  # (B, T) int64
     targets: Tensor  # (B, T) int64: the item that follows each position, 0 where there is none
+    # (B, T, C) int64: the values of C columns, from 1; 0 where one is missing, and for the padding. Of a target none
+    context: Tensor | None = None
     own_length: bool = field(default=False, kw_only=True)
 
     @property
@@ -80,13 +83,6 @@ class SequenceBatch(Batch):
 
 
 @dataclass
-class ContextBatch(SequenceBatch):
-    """The same, with what is known of each event of a history; nothing is known of a target."""
-
-    context: Tensor  # (B, T, C) int64: the values of C columns, from 1; 0 where one is missing, and for the padding
-
-
-@dataclass
 class RankingBatch(Batch):
     """Users' histories, and for each the held-out items to rank: one, or several. What `Recommender.scores` reads.
 
@@ -94,6 +90,7 @@ class RankingBatch(Batch):
         history: (B, T) int64: the most recent items, oldest first, right-padded with 0.
         target: (B,) int64; or (B, K): each user's distinct items, the missing ones 0.
         seen: (B, S) int64: every item the user saw before the target, padded with 0, repeats allowed.
+        context: (B, T, C) int64: what is known of each event of the history, if the data has context.
 
     >>> import torch
     >>> from dprec.data import RankingBatch
@@ -105,13 +102,7 @@ class RankingBatch(Batch):
     history: Tensor  # (B, T) int64: the most recent items, right-padded with 0
     target: Tensor  # (B,) int64; or (B, K): each user's distinct items, the missing ones 0
     seen: Tensor  # (B, S) int64: every item the user saw before the target, padded with 0, repeats allowed
-
-
-@dataclass
-class RankingInContext(RankingBatch):
-    """The same, with what is known of each event of a history."""
-
-    context: Tensor  # (B, T, C) int64, as in `ContextBatch`
+    context: Tensor | None = None  # (B, T, C) int64, as in `SequenceBatch`
 
 
 @dataclass

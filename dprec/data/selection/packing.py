@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dprec.data.draws.batch import ContextBatch, RankingBatch, RankingInContext, SequenceBatch
+from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.data.draws.buckets import Buckets
 from dprec.data.draws.poisson import DrawsOfUsers, batch_of
 from dprec.errors import UserError
@@ -34,8 +34,12 @@ def padded(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: in
     return torch.from_numpy(rows)
 
 
-def _values(context: EventContext, starts: np.ndarray, lengths: np.ndarray, width: int | None = None) -> Tensor:
-    """(B, T, C): the values of each event of a history."""
+def _values(
+    context: EventContext | None, starts: np.ndarray, lengths: np.ndarray, width: int | None = None
+) -> Tensor | None:
+    """(B, T, C): the values of each event of a history, if there is context."""
+    if context is None:
+        return None
     return torch.from_numpy(context.columns.values(padded(context.codes, starts, lengths, width).numpy()))
 
 
@@ -94,10 +98,8 @@ class TrainingUsers(Dataset):
         history, targets = padded(items, starts, lengths, width), padded(items, starts + 1, lengths, width)
         if self.one_target is not None:
             targets[torch.arange(targets.shape[1]) < torch.from_numpy(lengths)[:, None] - 1] = 0  # all but the last
-        if self.training.context is None:
-            return SequenceBatch(history, targets, own_length=True)
         context = _values(self.training.context, starts, lengths, width)
-        return ContextBatch(history, targets, context, own_length=True)
+        return SequenceBatch(history, targets, context, own_length=True)
 
 
 class RankingUsers(Dataset):
@@ -138,11 +140,8 @@ class RankingUsers(Dataset):
             history=padded(items, firsts - recent, recent),
             target=self._targets(firsts, self.ends[group] - firsts),
             seen=padded(items, starts, seen),
+            context=_values(self.histories.context, firsts - recent, recent),
         )
-        context = self.histories.context
-        if context is not None:
-            known = _values(context, firsts - recent, recent)
-            batch = RankingInContext(batch.history, batch.target, batch.seen, known)
         self.histories.forget()
         return batch
 
