@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from pathlib import Path
@@ -20,11 +20,18 @@ def first_line(error: Exception) -> str:
 
 def line_of(error: BaseException) -> str:
     """Return the last line, as "model.py:12", outside of torch and dprec by which an error came."""
-    ours, places = (
-        Path(__file__).parent,
-        [(Path(f.filename), f.lineno) for f in traceback.extract_tb(error.__traceback__)],
-    )
-    own = [(file, line) for file, line in places if ours not in file.parents and "torch" not in file.parts]
+    return _last_line(traceback.extract_tb(error.__traceback__))
+
+
+def line_of_caller() -> str:
+    """Return the line outside of torch, NumPy and dprec that is run now."""
+    return _last_line(traceback.extract_stack())
+
+
+def _last_line(frames: Iterable[traceback.FrameSummary]) -> str:
+    ours, others = Path(__file__).parent, {"torch", "numpy"}
+    places = [(Path(frame.filename), frame.lineno) for frame in frames]
+    own = [(file, line) for file, line in places if ours not in file.parents and not others & {*file.parts}]
     return f"{own[-1][0].name}:{own[-1][1]}" if own else "losses"
 
 

@@ -196,8 +196,13 @@ def gradients_alone(
 
 
 def _recorded(tape: Tape, losses_of: Callable[[Any], Tensor], batch: Any) -> UserGradients:
-    with tape:
-        losses = losses_of(batch)
+    try:
+        with tape:
+            losses = losses_of(batch)
+    except NoRule as why:
+        if tape.left_torch_at:
+            why.args = (f"{why}; if that follows from what leaves torch in {tape.left_torch_at}, compute it in torch",)
+        raise
     tape.backward(losses)
     return UserGradients(losses.detach(), tape.contributions, tape.real)
 

@@ -22,7 +22,7 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointError
 
-from dprec.errors import NoRule, UncoveredUse
+from dprec.errors import NoRule, UncoveredUse, line_of_caller
 from dprec.gradients import operations  # noqa: F401  enters the rules
 from dprec.gradients.calls import DECISIONS, Decision, decision_of, form_of, remember
 from dprec.gradients.contributions.base import Contribution
@@ -95,6 +95,7 @@ class Tape(AsWritten):
         self._announced: dict[str, tuple[Tensor, int]] = {}  # ids ahead of their look-up, and their version then
         self.again: dict[Any, Way] = {}  # of a function, the shorter way of its rule for calls of the form that it runs
         self._names = dict(zip(map(id, parameters.values()), parameters, strict=True))
+        self.left_torch_at = ""  # the last line that made users' values NumPy's or Python's
         self._precision = OwnPrecision(parameters)
         self._device = next((p.device.type for p in parameters.values()), "cpu")
         self._by_user: dict[int, tuple[Tensor, int, Tensor]] = {}  # a tensor, its version, its rows by user
@@ -314,6 +315,8 @@ class Tape(AsWritten):
         if not used:
             result = func(*args, **kwargs)
             follow(func, args, kwargs, result, self.users, tensors)
+            if name in ("numpy", "__array__", "tolist") and layout_of(args[0]) is not None:
+                self.left_torch_at = line_of_caller()
             if kwargs.get("out") is None and not layout.writes_first_argument(name):
                 remember(form, decision_of(result))
             return result

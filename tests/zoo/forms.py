@@ -200,6 +200,14 @@ def heads_in_batch(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
     return m.mix(torch.cat(scores.softmax(-1).bmm(keys).split(len(x), 0), 2))
 
 
+def own_cell(m: Parts, x: Tensor, state: Tensor) -> Tensor:
+    for step in x.unbind(1):
+        given, kept = m.of_input(step), m.of_state(state)
+        gate = torch.sigmoid(given[:, :3] + kept[:, :3])
+        state = gate * state + (1 - gate) * torch.tanh(given[:, 3:] + kept[:, 3:])
+    return state
+
+
 def one_head_in_batch(m: Parts, x: Tensor, ids: Tensor) -> Tensor:
     """As gSASRec has it."""
     places = torch.arange(x.shape[1], device=x.device).unsqueeze(0).repeat(len(x), 1)
@@ -309,6 +317,14 @@ EXACT: dict[str, Form] = {
     "`p.repeat(users, 1, 1)`, `p.expand(…).contiguous()`": Form(
         lambda m, x, ids: x + m.places.repeat(len(x), 1, 1) + m.places.expand(len(x), -1, -1).contiguous(),
         lambda: {"places": p(LENGTH, DIM)},
+    ),
+    "a cell of your own that starts from zeros, `u(zeros)[:, :k]`": Form(
+        lambda m, x, ids: own_cell(m, x, x.new_zeros(len(x), 3)),
+        lambda: {"of_input": nn.Linear(DIM, 6), "of_state": nn.Linear(3, 6)},
+    ),
+    "a cell of your own that starts from a parameter, `u(p.expand(users, -1))`": Form(
+        lambda m, x, ids: own_cell(m, x, m.start.expand(len(x), -1)),
+        lambda: {"of_input": nn.Linear(DIM, 6), "of_state": nn.Linear(3, 6), "start": p(3)},
     ),
     "`torch.tensordot`": Form(
         lambda m, x, ids: torch.tensordot(x, m.block, ([2, 1], [0, 1])) + torch.tensordot(x, m.weight, 1).sum(1),
@@ -462,6 +478,11 @@ ALONE: dict[str, Form] = {
         lambda m, x, ids: m.mix(x),
         lambda: {"mix": quiet(lambda: torch.jit.trace(nn.Linear(DIM, 3), torch.ones(2, DIM)))},
         "mix.weight.*did not see",
+    ),
+    "ids by way of NumPy, `torch.as_tensor(ids.numpy())`": Form(
+        lambda m, x, ids: m.mix(m.more(torch.as_tensor(ids.cpu().numpy(), device=ids.device))),
+        lambda: {"more": nn.Embedding(ITEMS, DIM), "mix": nn.Linear(DIM, 3)},
+        r"more.weight.*leaves torch in forms.py:\d+",
     ),
     "`torch.vmap` in `losses`": Form(lambda m, x, ids: torch.vmap(m.mix)(x), linear, "torch.vmap"),
 }

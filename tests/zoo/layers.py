@@ -169,9 +169,10 @@ LAYERS: dict[str, tuple[str, list[Choice]]] = {
     "`nn.RNN`, `nn.GRU`, `nn.LSTM`, both directions": ("alone", recurrent(RNNS, both=True)),
     "`nn.RNN`, `nn.GRU`, `nn.LSTM`, packed sequences": ("alone", recurrent(RNNS, use=packed)),
     "`nn.RNN`, `nn.GRU`, `nn.LSTM`, users second": ("alone", recurrent(RNNS, use=second)),
+    "Opacus's `DPRNN`, `DPGRU`, `DPLSTM`": ("exact, by hooks", recurrent(DP_RNNS)),
     "Opacus's `DPRNN`, `DPGRU`, `DPLSTM`, both directions, packed sequences": (
         "alone, by hooks",
-        recurrent(DP_RNNS) + recurrent(DP_RNNS, both=True) + recurrent(DP_RNNS, use=packed),
+        recurrent(DP_RNNS, both=True) + recurrent(DP_RNNS, use=packed),
     ),
     "`nn.MultiheadAttention`, heads, with and without bias": ("exact", attention(nn.MultiheadAttention, attend)),
     "`nn.MultiheadAttention`, users second": ("exact", attention(nn.MultiheadAttention, attend_second)),

@@ -13,8 +13,9 @@ from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.outer import Outer
 from dprec.gradients.contributions.over_positions import over_positions
 from dprec.gradients.layouts.layout import layout_of
-from dprec.gradients.operations.elementwise import summed
+from dprec.gradients.operations.elementwise import copied_for_users, summed
 from dprec.gradients.uses.arguments import at_least_float32, by_user, marked, named, refuse_of_users
+from dprec.gradients.uses.expression import without_copies
 from dprec.gradients.uses.registry import Operation, Recorder, rule
 from dprec_kernels.products import affine, is_plain_affine, overheard_affine
 
@@ -22,7 +23,7 @@ from dprec_kernels.products import affine, is_plain_affine, overheard_affine
 @rule(F.linear)
 def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     given = {"bias": None} | named(("input", "weight", "bias"), args, kwargs)
-    x, weight, bias = given["input"], given["weight"], given["bias"]
+    x, weight, bias = _of_all_users(tape, given["input"]), given["weight"], given["bias"]
     of_weight, of_bias = tape.trainable(weight), tape.trainable(bias)
     if tape.trainable(x) or not (of_weight or of_bias) or _constant(x):
         return NotImplemented
@@ -42,7 +43,7 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
 
     uses = [(weight, for_weight), (bias, for_bias)]
     if x.requires_grad and is_plain_affine(x, fixed, shift):
-        if of_weight and of_bias and x.dtype == torch.float32:
+        if of_weight and of_bias and x.dtype == torch.float32 and x is given["input"]:
             tape.again[F.linear] = _linear_again
         return marked(overheard_affine(x, fixed, shift, tape.listener(uses, [inputs])), rows)
     # In two dimensions, where the result owns its memory and may be changed in place.
@@ -71,7 +72,7 @@ def _linear_again(tape: Recorder, input: Tensor, weight: Tensor, bias: Tensor) -
 @rule(torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__, exchanged=True)
 def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
     given = named(("input", "other"), args, kwargs)
-    left, right = given["input"], given["other"]
+    left, right = _of_all_users(tape, given["input"]), given["other"]
     if tape.trainable(left) and tape.trainable(right):
         return NotImplemented
     if tape.trainable(right) and not _constant(left) and right.dim() == 2 and left.dim() > 1:
@@ -113,6 +114,15 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
         with tape:
             return (right.mT @ left.mT).mT
     return NotImplemented
+
+
+def _of_all_users(tape: Recorder, x: Tensor) -> Tensor:
+    """Return (B, …, d) as users' rows where all start from the same, as a cell does from zeros or a learned state."""
+    if layout_of(x) is not None or x.dim() < 2 or x.shape[0] != tape.users or tape.users == 1:
+        return x
+    if tape.trainable(x):
+        return x if without_copies(x) is x else copied_for_users(tape, x, x.shape, 1)
+    return marked(x.view_as(x), 1) if _constant(x) and bool((x == x[:1]).all()) else x
 
 
 def _constant(tensor: Tensor) -> bool:
