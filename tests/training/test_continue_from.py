@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
+from torch import Tensor
 
 from dprec import Privacy
 from dprec.errors import UserError
+from tests import luck
 from tests.training.scripts import Sorter, take, training
 
 
@@ -66,6 +71,50 @@ def test_a_resumed_night_keeps_what_it_goes_on_from() -> None:
     other = training(Sorter(), epsilon=1, delta=1e-3, continue_from=nights(1)[0].promise())
     with pytest.raises(UserError, match="goes on from other runs"):
         other.load_state_dict(state)
+
+
+def released(model: Sorter, nights_of: Sequence[bool]) -> tuple[list[list[Tensor]], list[Any]]:
+    """Return the gradients that the steps of each night release, and the ledgers, with the last person in some nights.
+
+    The weights stay as they are, so that only who is in a night makes a difference.
+    """
+    gradients, ledgers = list[list[Tensor]](), list[Any]()
+    for number, there in enumerate(nights_of):
+        torch.manual_seed(number)
+        x, kind = torch.randn(30, 4), torch.randint(3, (30,))
+        here = torch.ones(30)
+        here[-1] = float(there)
+        module = copy.deepcopy(model)
+        run = training(
+            module,
+            users=torch.utils.data.TensorDataset(x, kind, here),
+            losses=lambda batch: F.cross_entropy(module(batch[0]), batch[1], reduction="none") * batch[2],  # noqa: B023
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.0),
+            expected_batch=20,
+            **{"epsilon": 1, "delta": 1e-3, "max_norm": 0.5, "clipping": "flat"},
+            continue_from=ledgers[-1] if ledgers else None,
+        )
+        with luck.of(f"night {number}"):  # the same draws and noise in all worlds
+            gradients.append([])
+            for batch in run:
+                run.step(batch)
+                gradients[-1].append(torch.cat([p.grad.flatten() for p in module.parameters()]))
+        ledgers.append(json.loads(json.dumps(run.promise())))
+    return gradients, ledgers
+
+
+@pytest.mark.parametrize("in_nights", [(True, True), (True, False), (False, True)], ids=["both", "left", "joined"])
+def test_a_person_moves_the_nights_that_they_are_in_by_the_bound_and_nothing_else(in_nights: tuple[bool, bool]) -> None:
+    model = Sorter().eval()
+    model.train = lambda mode=True: model  # type: ignore[method-assign]
+    nobody, ledgers = released(model, (False, False))
+    with_them, theirs = released(model, in_nights)
+    for there, without, within in zip(in_nights, nobody, with_them, strict=True):
+        moved = [20 * float((one - other).norm()) for one, other in zip(without, within, strict=True)]
+        assert max(moved) <= 0.5 * (1 + 1e-5)
+        assert (max(moved) > 0.1) is there
+    spent = [[(night["epsilon"], night["events"]) for night in each] for each in (ledgers, theirs)]
+    assert spent[0] == spent[1]
 
 
 @pytest.mark.parametrize(
