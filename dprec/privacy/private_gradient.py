@@ -89,51 +89,35 @@ class PrivateGradient:
             else:
                 self.strategies.choose(())
                 user_losses = self.cores.add(clipped, parts, alone)
-            self.check.sums(sums)
         std = self.step_noise.std(self.clipping.max_norm, self.strategies.gradient_noise_factor)
         expected = self.step_noise.expected_batch
         ranks.sum_all_(self._whole)
         for total in self._tables.values():
             total.gather_(ranks)
         self.strategies.merge(self._tables)
-        self.check.noising(sums)
         rows = {name: self.strategies.released_rows(name, total) for name, total in self._tables.items()}
-        noisy = [values for name, (_, values) in rows.items() if self.strategies.noised_now(name)]
-        self.step_noise.source.add_all_([*self._whole, *noisy], std)
+        noisy = {name: values for name, (_, values) in rows.items() if self.strategies.noised_now(name)}
+        self.check.noising({**self._sums, **noisy})
+        self.step_noise.source.add_all_([*self._whole, *noisy.values()], std)
         if self._padding:
             torch._foreach_zero_(self._padding)
-        self._fill_rows(rows, parameters, expected, std)
-        self._fill_dense(parameters, expected, std)
-        self.check.end()
+        torch._foreach_div_([*self._whole, *(values for _, values in rows.values())], expected)
+        late = {name: own for name, (own, _) in rows.items() if name not in noisy}
+        self.check.noised({**self._sums, **noisy}, late, expected, std)
+        self._fill(rows, parameters)
         self.filled = frozenset(map(id, parameters.values()))
         return float(torch.cat([own.float() for own in user_losses]).nanmean()) if user_losses else None
 
-    def _fill_rows(
-        self,
-        gradients: Mapping[str, tuple[Tensor, Tensor]],
-        parameters: Mapping[str, nn.Parameter],
-        expected: float,
-        std: float,
-    ) -> None:
-        """Divide the rows of tables by the expected batch; hold back from `.grad` those without noise yet."""
-        if gradients:
-            torch._foreach_div_([values for _, values in gradients.values()], expected)
-        made = {name: of_rows(*own, parameters[name].shape, merged=True) for name, own in gradients.items()}
-        self.check.noised(made, expected, std)
-        for name, gradient in made.items():
-            gradient = gradient.to(parameters[name].dtype)
+    def _fill(self, rows: Mapping[str, tuple[Tensor, Tensor]], parameters: Mapping[str, nn.Parameter]) -> None:
+        """Round to the parameters' precision; hold back from `.grad` what has no noise yet."""
+        for name, own in rows.items():
+            gradient = of_rows(*own, parameters[name].shape, merged=True).to(parameters[name].dtype)
             if self.strategies.noised_now(name):
                 parameters[name].grad = gradient
             else:
                 self.strategies.held[name] = gradient  # not in `.grad`, where it could be taken for private
-
-    def _fill_dense(self, parameters: Mapping[str, nn.Parameter], expected: float, std: float) -> None:
-        """Divide the sums that have their noise, and round them to their parameters' precision, all at once."""
-        for whole in self._whole:
-            whole.div_(expected)
         if self._sums:
             torch._foreach_copy_(list(self._gradients.values()), list(self._sums.values()))
-        self.check.noised(self._sums, expected, std)
         for name, gradient in self._gradients.items():
             parameters[name].grad = gradient
 

@@ -5,7 +5,7 @@ again is refused by `checks`.
 
 self_check    which users of which steps are looked at, and when the run stops
 one_share     what a user adds, alone and among others: by in_double, which is the truth, and by the engine
-recount       the engine's sum for some users, done again
+recount       what the engine adds up for some users
 noise_watch   whether noise has come, and as much as promised; late_noise for tables that get it after the gradient
 spare_time    which steps are checked
 drawn_users   the users of the step, and batches of some of them

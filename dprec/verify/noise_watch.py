@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dprec.gradients.row_sum import RowSum
-
 ENTRIES = 4096  # of a parameter that are looked at
 LEVEL = 32.0  # a false alarm has a probability of e^-32 in each test
 
@@ -40,35 +38,17 @@ class NoiseWatch:
             str, tuple[int, float, float, float]
         ] = {}  # entries, mean square, the least, what is promised
 
-    def before(self, name: str, total: Tensor | RowSum) -> None:
-        if isinstance(total, RowSum):
-            self._held[name] = total.merged()
-            return
+    def before(self, name: str, total: Tensor) -> None:
         places = self._places(total.numel(), total.device)
         width = max(1, math.prod(total.shape[1:]))
         for row in self._padding.get(name, ()):
             places = places[places // width != row]
         self._held[name] = places, total.reshape(-1)[places].double()
 
-    def after(self, name: str, gradient: Tensor, batch: float, std: float) -> None:
-        held, before = self._held.pop(name)
-        if gradient.is_sparse:
-            rows, values = gradient.indices()[0], gradient.values()
-            sampled = (
-                self._places(len(rows), rows.device, max(1, ENTRIES // max(1, values[0].numel())))
-                if len(rows)
-                else rows
-            )
-            values = values[sampled].double() * batch
-            old = torch.zeros_like(values)
-            if len(held) and len(sampled):
-                place = torch.searchsorted(held, rows[sampled]).clamp(max=len(held) - 1)
-                there = held[place] == rows[sampled]
-                old[there] = before[place[there]].double()
-            before, released = old.flatten(), values.flatten()
-        else:
-            released = gradient.reshape(-1)[held].double() * batch
-        self.compare(name, released, before, std, torch.finfo(gradient.dtype).eps)
+    def after(self, name: str, total: Tensor, batch: float, std: float) -> None:
+        places, before = self._held.pop(name)
+        released = total.reshape(-1)[places].double() * batch
+        self.compare(name, released, before, std, torch.finfo(total.dtype).eps)
 
     def compare(self, name: str, released: Tensor, before: Tensor, std: float, eps: float) -> None:
         """Compare numbers with what they were before their noise; they are held with a relative rounding of `eps`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,21 +63,21 @@ class Recount:
 
 @dataclass(frozen=True)
 class Recounting(ClippedSums):
-    """Adds users once more: nothing that is owed is paid, and a table that is looked up in gets no sum as large."""
+    """Adds users once more: nothing that is owed is paid, and a table that is looked up in gets no sum as large.
+
+    Any row may change. Random numbers are the same for all sums, and dropout is left out.
+    """
 
     streams: Streams
     found: Recount
-    chosen: bool  # whether what users add to rows that were not chosen is left out
-    same_draws: bool  # whether random numbers are the same for all sums, and dropout is left out
 
     def gradients(self, part: Any, alone: Alone) -> Iterator[Piece]:
-        needs_batch, within = self.strategies.choice_needs_batch, self._drawn if self.same_draws else nullcontext
-        return user_gradients(self.parameters, self.losses, part, None, within, alone, unpadded=needs_batch)
+        needs_batch = self.strategies.choice_needs_batch
+        return user_gradients(self.parameters, self.losses, part, None, self._drawn, alone, unpadded=needs_batch)
 
     def add(self, own: UserGradients) -> ClippedUsers:
         self.strategies.refuse_whole(own)
-        own = self.strategies.restricted(own) if self.chosen else own
-        by_rows: dict[str, Tensor | RowSum] = {
+        by_rows = {
             name: RowSum(parameter.shape, parameter.dtype, parameter.device)
             for name, parameter in self.parameters.items()
             if as_look_ups(own.contributions.get(name, ()))
@@ -86,8 +86,9 @@ class Recounting(ClippedSums):
             if name not in by_rows and name not in self.sums:
                 self.sums[name] = torch.zeros_like(parameter, dtype=torch.float64).detach()
         users = clip_and_add({**self.sums, **by_rows}, own, self.clipping)
-        for name, total in as_vector(by_rows).items():
-            add_to(self.found.total, name, total)
+        for name, total in by_rows.items():
+            rows, values = total.merged()
+            add_to(self.found.total, name, of_rows(rows, values, total.shape, merged=True))
         return users
 
     @contextmanager
@@ -97,29 +98,20 @@ class Recounting(ClippedSums):
         self.found.by_user |= draws.by_user and len(part) > 1
 
 
-def recount(engine: Engine, parts: Sequence[Any], chosen: bool = False, same_draws: bool = True) -> Recount:
+def recount(engine: Engine, parts: Sequence[Any]) -> Recount:
     """Sum the users' clipped gradients as a step does. Nothing that is owed is paid: rows are read as they lie."""
-    found, alone = Recount(), engine.alone
-    given = engine.parameters, engine.losses, dict[str, Tensor | RowSum](), engine.clipping, engine.strategies
-    clipped = Recounting(*given, engine.streams, found, chosen, same_draws)
+    found, alone, sums = Recount(), engine.alone, dict[str, Any]()
+    clipped = Recounting(
+        engine.parameters, engine.losses, sums, engine.clipping, engine.strategies, engine.streams, found
+    )
     pieces: Iterable[Piece] = (piece for part in parts for piece in clipped.gradients(part, alone))
-    if engine.strategies.choice_needs_batch:  # all, before anybody is taken alone: dropout is drawn in this order
+    if engine.strategies.choice_needs_batch:
         pieces = clipped.before_a_choice(parts, alone)
     for one, own in pieces:
         _count(found, engine.strategies.counted(own))
         found.pieces.append((one, clipped.clip(one, own, alone)))
-    for name, total in as_vector(clipped.sums).items():
-        add_to(found.total, name, total)
-    return found
-
-
-def as_vector(sums: Mapping[str, Tensor | RowSum]) -> Vector:
-    found: Vector = {}
     for name, total in sums.items():
-        if isinstance(total, RowSum):
-            rows, values = total.merged()
-            total = of_rows(rows, values, total.shape, merged=True)
-        found[name] = total
+        add_to(found.total, name, total)
     return found
 
 

@@ -3,7 +3,7 @@
 The first steps are checked, and then random ones, before anything of them is on record. Of a few drawn users the
 gradient is computed by plain autograd in float64, from what the data makes of each user alone, and among others. Nobody
 else may move it, and the engine has to add it, clipped, alone and in a sum. Later the sum that is about to be released
-is compared with the same one made again, and with what it is once it has its noise.
+is compared with what it is once it has its noise.
 
 Nothing of it moves a generator, a gradient, a parameter or what rows owe: a run with and without checks is the same.
 """
@@ -24,7 +24,6 @@ from dprec.checks.state import Unchanged
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.clipping import LARGEST, Clipping
 from dprec.gradients.parameters import padding_rows
-from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import batch_tensors, select_users
 from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec.sparsity.rows.tables import tables_of
@@ -32,7 +31,7 @@ from dprec.verify.drawn_users import READINGS, DrawnUsers
 from dprec.verify.late_noise import LateNoise
 from dprec.verify.noise_watch import NoiseWatch
 from dprec.verify.one_share import BrokenPromise, Judge
-from dprec.verify.recount import Engine, Vector, as_vector, less, norm, recount, squares
+from dprec.verify.recount import Engine, Vector, less, norm
 from dprec.verify.spare_time import SpareTime
 from dprec.verify.step_check import Step, StepCheck
 
@@ -40,8 +39,7 @@ FEW = 16  # users who are looked at together
 FIRST = 4  # of them each alone in the first steps; later one
 STEPS = 3  # that are checked in any case: what is silent at the first weights shows at others
 TRIES = 6  # to find users with a gradient
-WHOLE = 8  # the whole sum is made again in one of so many checks
-SAME = 1e-4  # clipping norms times √users: by so much it may differ from itself
+SAME = 1e-4  # clipping norms: by so much a user's share may differ from itself, after others were computed
 NUDGES = (1e-3, 2e-3)  # standard deviations of noise in the weights, beside which a difference is looked at once more
 
 
@@ -79,7 +77,7 @@ class SelfCheck(StepCheck):
     def begin(self, step: Step) -> None:
         self.time.start()
         self._steps += 1
-        self._engine, self._whole = None, False
+        self._engine = None
         with self.time.check():
             self._late.begin()
             rare = self._steps > 8 and self._steps & (self._steps - 1)  # where users hardly ever meet
@@ -87,35 +85,25 @@ class SelfCheck(StepCheck):
                 return
             clipping, strategies, streams = self._clipping, self._strategies, self._drawn.streams
             self._engine = Engine(step.parameters, self._tables, step.losses, clipping, strategies, streams, step.alone)
-            self._parts, self._to_the_beginning = step.parts, streams.position()
             with streams.kept():
                 self._refuse_rows(step)
                 if step.parts:
                     self._look(step, self._engine)
 
-    def sums(self, sums: Mapping[str, Tensor | RowSum]) -> None:
-        if self._whole and self._engine is not None:
-            with self.time.check(), self._drawn.streams.kept():
-                self._compare_with_released(self._engine, as_vector(sums))
-
-    def noising(self, sums: Mapping[str, Tensor | RowSum]) -> None:
+    def noising(self, sums: Mapping[str, Tensor]) -> None:
         if self._engine is not None:
             with self.time.check():
-                for name in filter(self._strategies.noised_now, sums):
-                    self._watch.before(name, sums[name])
+                for name, total in sums.items():
+                    self._watch.before(name, total)
 
-    def noised(self, gradients: Mapping[str, Tensor], batch: float, std: float) -> None:
+    def noised(self, sums: Mapping[str, Tensor], late: Mapping[str, Tensor], batch: float, std: float) -> None:
         with self.time.check():
-            for name, gradient in gradients.items():
-                if not self._strategies.noised_now(name):
-                    self._late.read(name, gradient.indices()[0])
-                    if self._engine is not None:
-                        self._late.follow(name, gradient.indices()[0], std / batch)
-                elif self._engine is not None:
-                    self._watch.after(name, gradient, batch, std)
-
-    def end(self) -> None:
-        with self.time.check():
+            for name, rows in late.items():
+                self._late.read(name, rows)
+                if self._engine is not None:
+                    self._late.follow(name, rows, std / batch)
+            for name, total in sums.items() if self._engine is not None else ():
+                self._watch.after(name, total, batch, std)
             self._refuse_noise()
         self._engine = None
         self.time.stop()
@@ -151,7 +139,6 @@ class SelfCheck(StepCheck):
 
     def _look(self, step: Step, engine: Engine) -> None:
         """Compare what some users add, and refuse what losses keep of them."""
-        self._whole = not self.checked or secrets.randbelow(WHOLE) == 0
         self.checked += 1
         before = Unchanged(self._module)
         company, users = self._company(step.parts)
@@ -227,24 +214,3 @@ class SelfCheck(StepCheck):
                 if Judge(engine, company).problem(alone) is None:
                     return False
         return True
-
-    def _compare_with_released(self, engine: Engine, released: Vector) -> None:
-        """Refuse sums that are not what the engine gives for the same micro-batches and the same draws."""
-        self._to_the_beginning()
-        again = recount(engine, self._parts, chosen=True, same_draws=False).total
-        off: dict[str, float] = {}
-        for name, total in released.items():
-            if name in again and again[name].is_sparse and not total.is_sparse:
-                mine = again[name].coalesce()
-                rows = mine.indices()[0]
-                elsewhere = norm({name: total}) ** 2 - norm({name: total[rows]}) ** 2
-                rounding = 1e-6 * norm({name: total}) ** 2
-                off[name] = norm({name: total[rows].double() - mine.values()}) ** 2 + max(0.0, elsewhere - rounding)
-            else:
-                off |= squares(less({name: total}, {name: again[name]} if name in again else {}))
-        size = sum(off.values()) ** 0.5
-        if not size <= SAME * self._clipping.max_norm * sum(map(len, self._parts)) ** 0.5:
-            raise BrokenPromise(
-                f"parameter '{max(off, key=off.__getitem__)}': the same batch gives another sum when it is added up "
-                f"again, by {size / self._clipping.max_norm:.2g} clipping norms"
-            )

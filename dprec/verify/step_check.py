@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dprec.contract import Losses
-from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, select_alone
 
 
@@ -34,17 +33,14 @@ class StepCheck:
     def begin(self, step: Step) -> None:
         """See a step before anything of it is computed, or on record."""
 
-    def sums(self, sums: Mapping[str, Tensor | RowSum]) -> None:
-        """See the sums of the users' clipped gradients, before noise is added."""
+    def noising(self, sums: Mapping[str, Tensor]) -> None:
+        """See the sums over all users and processes, of tables the rows that are released, right before their noise."""
 
-    def noising(self, sums: Mapping[str, Tensor | RowSum]) -> None:
-        """See the sums over all processes, which are about to get their noise."""
+    def noised(self, sums: Mapping[str, Tensor], late: Mapping[str, Tensor], batch: float, std: float) -> None:
+        """Stop the run, before the step is released, if the sums did not get noise of this standard deviation.
 
-    def noised(self, gradients: Mapping[str, Tensor], batch: float, std: float) -> None:
-        """See such sums divided by the expected batch, with noise of this standard deviation or none yet."""
-
-    def end(self) -> None:
-        """Stop the run, if anything was wrong, before the step is released."""
+        They are divided by the expected batch. `late` are the rows of tables that get their noise afterwards.
+        """
 
     def stepping(self, optimizer: Optimizer) -> None:
         """Called before the optimizer moves parameters, and before tables whose noise comes later are updated."""

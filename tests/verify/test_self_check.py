@@ -90,7 +90,7 @@ def last_user_dropped() -> Iterator[None]:
 
     with (
         mock.patch("dprec.sparsity.rows.clipped_sums.clip_and_add", wrong),
-        mock.patch.object(clipping, "clip_and_add", wrong),
+        mock.patch("dprec.verify.recount.clip_and_add", wrong),
     ):
         yield
 
@@ -180,7 +180,7 @@ def mixed(parts: list[Any]) -> list[Any]:
         (norm_from_padding, None, "transformer", "among others than alone"),
         (nothing_wrong, twice, "transformer", "rows: give one row each"),
         (nothing_wrong, in_place_of_another, "transformer", "other numbers than the data gives"),
-        (last_user_dropped, None, "transformer", "autograd gives|another sum"),
+        (last_user_dropped, None, "transformer", "autograd gives"),
         (table_without_noise, None, "transformer", "'embedding.weight' would be released with noise"),
         (gradients_without_noise, None, "lazydp", "'.*weight' would be released with noise"),
         (step_without_noise, None, "dense", "'.*weight' would be released with noise"),
@@ -248,18 +248,6 @@ def honest_run(number: int) -> Steps:
 @pytest.mark.parametrize("number", range(0, 200, 17))
 def test_an_honest_run_goes_on(number: int) -> None:
     honest_run(number)
-
-
-@pytest.mark.full
-def test_dropout_is_drawn_again_in_the_steps_order_where_users_are_recorded_alone() -> None:
-    """Those with shorter histories are, for their positions, after all micro-batches were recorded."""
-    torch.manual_seed(0)
-    model = transformer(dropout=0.5, negatives=5, optimizer="sgd", weight_decay=0.0).train()
-    people = People(batch_for("transformer", 30, seed=0), most=6)
-    steps = Steps(model, people, sparsity=[AdaFEST(threshold=2.0)], rate=1.0)
-    for _ in range(3):
-        steps.step()
-    assert steps.check.checked == 3
 
 
 @pytest.mark.nightly
