@@ -31,7 +31,7 @@ class LazyDP(NoiseSchedule):
 
     Use it for large tables that are trained by SGD: the model has the distribution of DP-SGD's, and a step adds noise
     only to the rows that it reads. The noise of many steps is drawn at once, from the distribution of their sum:
-    exact for any schedule of the learning rate, with weight decay and with momentum.
+    exact for any schedule of the learning rate, and with weight decay. With momentum it is replayed step by step.
 
     Everything that shows weights, a checkpoint, an evaluation, a prediction, settles all rows first; a parameter that
     is read as it lies in memory between two steps may still owe noise, and is not private. A process that was forked
@@ -46,7 +46,8 @@ class LazyDP(NoiseSchedule):
     It needs SGD: what Adam does to a row depends on each single noise.
 
     Args:
-        aggregate: draw the noise of many steps at once; otherwise replay it step by step, to show that it is the same.
+        aggregate: draw the noise of many steps at once; otherwise replay it step by step, as momentum and several
+            processes need it.
         options: those of `Strategy`.
 
     >>> from dprec import Privacy
@@ -85,15 +86,11 @@ class LazyDP(NoiseSchedule):
         seed = ranks.shared(secrets.randbits(128))
         if self.noise.seeded:  # repeatable, and another noise for what is trained after a resume
             seed = int(self.noise.at(step + RESTART).uniforms(1) * 2**53)
-        for stream, (name, table) in enumerate(self.space.tables.items()):
+        for stream, table in enumerate(self.space):
             group = next(g for g in optimizer.param_groups if any(p is table.parameter for p in g["params"]))
             if group["nesterov"] or group["dampening"] or group["maximize"]:
                 raise UserError("LazyDP takes SGD with decay and momentum: leave out nesterov, dampening and maximize")
-            kind = Aggregated if self.aggregate else Replayed
-            lazy = kind(table, group["momentum"] != 0, self.std, self.noise, seed, stream)
-            if lazy.momentum is not None and name in self._momentum:
-                lazy.momentum.copy_(self._momentum.pop(name))
-            self._tables[name] = lazy
+            self._tables[table.name] = self._lazy(table, group["momentum"] != 0, seed, stream)
         every = list(self._tables.values())
         self._unit = {lazy.name: _unit_of(lazy.values, ranks) for lazy in every}
         self._together = None
@@ -103,6 +100,19 @@ class LazyDP(NoiseSchedule):
         if one_group and ranks.size == 1 and FusedTables.fits(every):
             self._together = FusedTables([lazy for lazy in every if isinstance(lazy, Aggregated)])
             self._unit = dict.fromkeys(self._unit, max(self._unit.values()))
+
+    def _lazy(self, table: Table, momentum: bool, seed: int, stream: int) -> LazyTable:
+        if not self.aggregate:
+            lazy = Replayed(table, self.std, self.noise, momentum, seed, stream)
+            if lazy.momentum is not None and table.name in self._momentum:
+                lazy.momentum.copy_(self._momentum.pop(table.name))
+            return lazy
+        if momentum:
+            raise UserError(
+                "LazyDP draws the noise of many steps at once, which momentum does not allow: set model.momentum 0, or "
+                "its aggregate to false"
+            )
+        return Aggregated(table, self.std, self.noise)
 
     def read(self, name: str, ids: Tensor | None) -> None:
         if name in self._tables:

@@ -42,7 +42,7 @@ SETTINGS = {
         "model.negatives": "4",
         "model.optimizer": "sgd",
         "model.momentum": "0.5",
-        "privacy.sparsity": "LazyDP",
+        "privacy.sparsity": "{class_path: dprec.sparsity.LazyDP, init_args: {aggregate: false}}",
     },
     "texts, adafest": {
         "privacy.sparsity": f"{{class_path: dprec.sparsity.AdaFEST, init_args: {{{WORDS}, threshold: 2.0}}}}",

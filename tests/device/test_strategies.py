@@ -107,9 +107,12 @@ def test_noise_that_is_replayed_is_bit_for_bit_that_of_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.5, "weight_decay": 0.1}]
+    ("name", "options"),
+    [
+        *((name, {"weight_decay": decay}) for name in DEBTS for decay in (0.0, 0.1)),
+        ("lazydp, replayed", {"momentum": 0.5, "weight_decay": 0.1}),
+    ],
 )
-@pytest.mark.parametrize("name", DEBTS)
 def test_every_row_gets_the_noise_that_it_owes(name: str, options: dict[str, float]) -> None:
     """Rows that nobody reads have the variance of the CPU's; padding has none."""
     spread = []
@@ -145,14 +148,14 @@ def test_noise_is_in_the_rows_that_should_have_it(name: str) -> None:
 
 def test_state_goes_on_where_it_was() -> None:
     """What a checkpoint has of a run on one device is taken over by one on another."""
-    for name in ("adafest+", "lazydp"):
-        _, there = both(name, momentum=0.9) if name == "lazydp" else both(name)
+    for name, options in (("adafest+", {}), ("lazydp, replayed", {"momentum": 0.9})):
+        _, there = both(name, **options)
         there.take(2)
         state = [
             {key: value.cpu() if isinstance(value, Tensor) else value for key, value in each.items()}
             for each in there.strategies.state_dict()
         ]
-        later = OnDevice(DEVICE, EVERY[name](), **({"momentum": 0.9} if name == "lazydp" else {}))
+        later = OnDevice(DEVICE, EVERY[name](), **options)
         later.strategies.load_state_dict(state)
         later.strategies.begin(later.module, later.module.trained, later.gradient.step_noise, 1.0)
         later.strategies.guard(later.module, later.optimizer, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import warnings
 from collections.abc import Callable
@@ -10,32 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from dprec.errors import UserError
 from dprec.noise.step_noise import StepNoise
 from dprec.sparsity import LazyDP
 from tests.sparsity.support import Run, users
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"), pytest.mark.full]
-IDS = torch.arange(1, 20).unsqueeze(1)
 
 LOOKS: dict[str, Callable[[Run], Any]] = {
-    "look-up": lambda run: run.module.big(IDS),
+    "look-up": lambda run: run.module.big(torch.arange(1, 20).unsqueeze(1)),
     "state_dict": lambda run: run.module.state_dict(),
-    "copy": lambda run: copy.deepcopy(run.module),
-    "a strategy's state": lambda run: run.strategies.state_dict(),
-    "paying": lambda run: run.strategies.settle(),
     "another step": lambda run: run.step(users(3, seed=7)),
-    "another run": lambda run: run.strategies.begin(
-        run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0, 64), 0.25
-    ),
 }
 
 
-def trained(aggregate: bool = True, **options: Any) -> Run:
-    run = Run([LazyDP(tables="big.*", aggregate=aggregate)], **options)
+def trained() -> Run:
+    run = Run([LazyDP(tables="big.*")])
     for step in range(4):
         run.step(users(2, seed=step, most=3))
     return run
@@ -68,37 +57,13 @@ def in_fork(what: Callable[[], str]) -> str:
     return said
 
 
-@pytest.mark.parametrize("aggregate", [True, False])
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_fork_is_refused_what_owes_noise(look: str, aggregate: bool) -> None:
-    run = trained(aggregate)
+def test_a_fork_is_refused_what_owes_noise(look: str) -> None:
+    run = trained()
     said = in_fork(lambda: told(lambda: LOOKS[look](run)))
     assert said.startswith("UserError: LazyDP: this process was forked")
     assert "\n" not in said
     LOOKS[look](run)  # and the process that trains goes on
-
-
-class Looks(Dataset[Tensor]):
-    """Data that is made with the model that is trained on it."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, place: int) -> Tensor:
-        vector: Tensor = self.run.module.big(IDS[place : place + 1]).detach()
-        return vector
-
-
-def test_a_worker_of_a_loader_is_refused_too() -> None:
-    run = trained()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loader = DataLoader(Looks(run), num_workers=1, multiprocessing_context="fork")
-        with pytest.raises(UserError, match="LazyDP: this process was forked"):
-            list(loader)
 
 
 def test_debts_are_paid_before_another_run_begins() -> None:

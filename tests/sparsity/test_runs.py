@@ -158,7 +158,7 @@ def test_checkpoints_and_evaluation_of_lazydp_owe_nothing(options: dict[str, flo
     learner = model(data, **options)
     start = {name: p.detach().clone() for name, p in learner.named_parameters() if name.startswith("tables.")}
     fit(
-        [LazyDP()],
+        [LazyDP(aggregate=not options)],
         data,
         learner,
         callbacks=[Look()],
@@ -175,7 +175,7 @@ def test_checkpoints_and_evaluation_of_lazydp_owe_nothing(options: dict[str, flo
     "make",
     [
         lambda: [FEST(keep=20, share=0.1), AdaFEST(threshold=1.0)],
-        lambda: [LazyDP()],
+        lambda: [LazyDP(aggregate=False)],
     ],
 )
 def test_a_resumed_run_goes_on_with_what_was_chosen(make: Any, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_resumed_run_goes_on_with_what_was_chosen(make: Any, tmp_path: Path) -
     assert trainer.global_step == STEPS
     assert privacy.spent == first.spent
     assert again[0].settings() == first.strategies.in_order[0].settings()
-    other = [FEST(keep=21, share=0.1), AdaFEST()] if len(again) == 2 else [LazyDP(aggregate=False)]
+    other = [FEST(keep=21, share=0.1), AdaFEST()] if len(again) == 2 else [LazyDP()]
     with pytest.raises(UserError, match="cannot resume: sparsity was"):
         fit(other, data, model(data), ckpt=path, max_steps=2 * STEPS)
 

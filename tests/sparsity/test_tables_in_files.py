@@ -25,7 +25,7 @@ from tests.sparsity.test_runs import fit
 SEEDED = {"epsilon": None, "noise_multiplier": 1.0, "noise_seed": 5}
 CASES: dict[str, tuple[Callable[[], Strategy], dict[str, Any]]] = {
     "lazydp": (LazyDP, {"optimizer": "sgd"}),
-    "lazydp-momentum": (LazyDP, {"optimizer": "sgd", "momentum": 0.8, "weight_decay": 0.01}),
+    "lazydp-momentum": (lambda: LazyDP(aggregate=False), {"optimizer": "sgd", "momentum": 0.8, "weight_decay": 0.01}),
     "adafest-adam": (lambda: AdaFEST(threshold=2.0), {"optimizer": "adam"}),
     "dense": (Dense, {"optimizer": "sgd"}),
 }

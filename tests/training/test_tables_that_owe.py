@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dprec import private
@@ -32,19 +31,9 @@ class Model(nn.Module):
         return self.items(x)
 
 
-class ByWeight(Model):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.embedding(x, self.items.weight)
-
-
 class ByIndex(Model):
     def forward(self, x: Tensor) -> Tensor:
         return self.items.weight[x]
-
-
-class ByProduct(Model):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.eye(ITEMS)[x] @ self.items.weight
 
 
 class OfAnother(Model):
@@ -97,7 +86,7 @@ def test_no_row_owes_noise_after_the_last_step() -> None:
     assert has_noise(before, model.half().state_dict()["items.weight"])
 
 
-@pytest.mark.parametrize("kind", [Model, ByWeight, ByIndex, ByProduct, OfAnother])
+@pytest.mark.parametrize("kind", [Model, ByIndex, OfAnother])
 def test_predictions_pay_however_the_model_reads_its_table(kind: type[Model]) -> None:
     model, every = kind(), torch.arange(ITEMS)
     before = model(every).detach()
@@ -136,11 +125,9 @@ def elsewhere(model: Model) -> None:
 
 
 @pytest.mark.parametrize("write", [doubled, by_another_optimizer, elsewhere])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_writes_between_steps_are_refused(write: Callable[[Model], None], momentum: float) -> None:
+def test_writes_between_steps_are_refused(write: Callable[[Model], None]) -> None:
     model = Model()
     training = trained(model)
-    training.trained.optimizer.param_groups[0]["momentum"] = momentum
     with pytest.raises(UserError, match=r"'items.weight' was written to between two steps"):  # noqa: PT012
         for batch in training:
             training.step(batch)

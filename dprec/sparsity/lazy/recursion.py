@@ -1,16 +1,13 @@
 """What plain SGD makes, over many steps, of a row that nobody touches: closed forms of mean and variance.
 
-One step, with learning rate η, decay λ, momentum μ and noise ξ of standard deviation s, does to weight w and momentum m
+One step, with learning rate η, decay λ and noise ξ of standard deviation s, makes of weight w
 
-    m ← μ m + λ w + ξ        w ← w - η m
+    w ← w - η (λ w + ξ)
 
 which is linear, so that a gap of steps has a linear mean and a Gaussian noise that can be drawn at once.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,7 +20,7 @@ DROWNED = 1e-11  # part of the sum of all steps' variances: what one step adds i
 
 
 class Decayed:
-    """Steps without momentum. After step b, a row last settled before step a is A_b / A_a w plus noise.
+    """After step b, a row last settled before step a is A_b / A_a w plus noise.
 
     With A_t = Π_{i<t} (1 - η_i λ_i) and Q_t = Σ_{i<t} (η_i / A_{i+1})², its variance is s² A_b² (Q_b - Q_a).
     """
@@ -92,56 +89,6 @@ class Decayed:
             self._there[:, self._sent : known].copy_(to_device(self._known[:, self._sent : known], device))
         self._sent = known
         return self._there
-
-
-@dataclass(frozen=True)
-class Moved:
-    """What a gap of steps does to (w, m): a matrix, and a factor of the covariance of its noise, in units of s."""
-
-    matrix: tuple[float, float, float, float]  # w from w, w from m, m from w, m from m
-    factor: tuple[float, float, float]  # lower triangle
-
-
-class WithMomentum:
-    """Steps with momentum: the matrices and covariances of all gaps that end now, from the last step backwards."""
-
-    def __init__(self) -> None:
-        self._rates: list[Rates] = []
-
-    worn = False
-
-    @property
-    def steps(self) -> int:
-        return len(self._rates)
-
-    def drowns(self, rates: Rates) -> bool:
-        return False  # every gap is summed by itself, from its last step backwards
-
-    def record(self, rates: Rates) -> None:
-        self._rates.append(rates)
-
-    def since(self, starts: Iterable[int]) -> dict[int, Moved]:
-        """Return what happened to rows that were settled before each of these steps."""
-        wanted = set(starts)
-        moved: dict[int, Moved] = {}
-        a, b, c, d = 1.0, 0.0, 0.0, 1.0  # the matrix of the steps that follow
-        ww, wm, mm = 0.0, 0.0, 0.0  # and the covariance of their noise
-        for step in range(self.steps - 1, min(wanted, default=self.steps) - 1, -1):
-            one = self._rates[step]
-            by_w, by_m = b - a * one.rate, d - c * one.rate  # where this step's noise, (-η, 1) ξ, ends up
-            ww, wm, mm = ww + by_w * by_w, wm + by_w * by_m, mm + by_m * by_m
-            kept = 1 - one.rate * one.decay
-            a, b = a * kept + b * one.decay, (b - a * one.rate) * one.momentum
-            c, d = c * kept + d * one.decay, (d - c * one.rate) * one.momentum
-            if step in wanted:
-                moved[step] = Moved((a, b, c, d), _cholesky(ww, wm, mm))
-        return moved
-
-
-def _cholesky(ww: float, wm: float, mm: float) -> tuple[float, float, float]:
-    first = ww**0.5
-    second = wm / first if first else 0.0
-    return first, second, max(0.0, mm - second * second) ** 0.5
 
 
 def _grown(values: Tensor) -> Tensor:

@@ -6,14 +6,13 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.noise.gaussian import GaussianNoise
-from dprec.sparsity.lazy.recursion import Decayed, WithMomentum
+from dprec.sparsity.lazy.recursion import Decayed
 from dprec.sparsity.rows.kinds import Rates
 from dprec.sparsity.rows.tables import Table
 from dprec_kernels import sparse_update
@@ -39,13 +38,13 @@ def refuse_unread(read: Tensor) -> None:
 class LazyTable(ABC):
     """One table, the step up to which each of its rows has its noise, and the steps since."""
 
-    def __init__(self, table: Table, momentum: bool, std: float, noise: GaussianNoise, seed: int, stream: int) -> None:
+    def __init__(self, table: Table, std: float, noise: GaussianNoise) -> None:
         self.parameter, self.name = table.parameter, table.name
         self.values = table.parameter.detach()
-        self.std, self.noise, self.seed, self.stream = std, noise, seed, stream
+        self.std, self.noise = std, noise
         # The first step whose noise a row owes.
         self.settled = torch.zeros(len(self.values), dtype=torch.int32, device=self.values.device)
-        self.momentum = zeros_beside(self.values) if momentum else None
+        self.momentum: Tensor | None = None
         self.padding = table.nothing
         self._writes = 0  # of this strategy to the table, as torch counts them
 
@@ -143,8 +142,8 @@ class Aggregated(LazyTable):
     So a row is rounded with noise in it, never after a gradient alone.
     """
 
-    def __init__(self, table: Table, momentum: bool, *given: object) -> None:
-        super().__init__(table, momentum, *given)  # type: ignore[arg-type]
+    def __init__(self, table: Table, std: float, noise: GaussianNoise) -> None:
+        super().__init__(table, std, noise)
         self.restart()
 
     @property
@@ -159,19 +158,16 @@ class Aggregated(LazyTable):
         return self.steps.drowns(rates)
 
     def restart(self) -> None:
-        self.steps: Decayed | WithMomentum = Decayed() if self.momentum is None else WithMomentum()
+        self.steps = Decayed()
 
     def settle(self, ids: Tensor | None) -> None:
-        if ids is not None and isinstance(self.steps, Decayed) and not host_readable(ids):
+        if ids is not None and not host_readable(ids):
             self._settle_unasked(ids, self.steps)
             return
         for rows, starts in self.owing(ids):
-            if isinstance(self.steps, Decayed):
-                mean, noise = self.steps.since(starts)
-                left = mean if self.steps.decays else None
-                lazy_noise(self.values, rows, self.std * noise, self.noise.beside(self.values), mean=left)
-            else:
-                self._settle_both(rows, starts, self.steps)
+            mean, noise = self.steps.since(starts)
+            left = mean if self.steps.decays else None
+            lazy_noise(self.values, rows, self.std * noise, self.noise.beside(self.values), mean=left)
             self.settled.index_fill_(0, rows, self.now)
 
     def _settle_unasked(self, ids: Tensor, steps: Decayed) -> None:
@@ -188,55 +184,31 @@ class Aggregated(LazyTable):
         lazy_noise(self.values, rows, self.std * noise, self.noise.beside(self.values), mean=left, where=owes)
         self.settled.index_fill_(0, rows, self.now)
 
-    def _settle_both(self, rows: Tensor, starts: Tensor, steps: WithMomentum) -> None:
-        assert self.momentum is not None
-        distinct, which = starts.unique(return_inverse=True)
-        moved = steps.since(distinct.tolist())
-        gaps = [moved[start] for start in distinct.tolist()]
-        as_starts: dict[str, Any] = {"dtype": torch.float64, "device": starts.device}
-        matrix = torch.tensor([gap.matrix for gap in gaps], **as_starts)[which].unsqueeze(2)  # (n, 4, 1)
-        factor = self.std * torch.tensor([gap.factor for gap in gaps], **as_starts)[which].unsqueeze(2)
-        weight, momentum = self.values[rows].double(), self.momentum[rows].double()
-        one, other = (self.noise(torch.empty_like(weight), rows) for _ in range(2))
-        ww, wm, mw, mm = matrix.unbind(1)
-        self.values[rows] = (ww * weight + wm * momentum + factor[:, 0] * one).to(self.values.dtype)
-        both = factor[:, 1] * one + factor[:, 2] * other
-        self.momentum[rows] = (mw * weight + mm * momentum + both).to(self.values.dtype)
-
     def part(self) -> None:
         """Keep the history of steps apart from that of others."""
         self.steps = copy.deepcopy(self.steps)
 
     def refuse(self, rates: Rates) -> None:
         super().refuse(rates)
-        if self.momentum is None and rates.rate * rates.decay >= 1:
+        if rates.rate * rates.decay >= 1:
             raise UserError(
                 "LazyDP: learning_rate · weight_decay is 1 or more, which leaves nothing of a weight: lower one"
             )
 
     def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
         self.steps.record(rates)  # first: a run that is stopped here may have too much noise, never too little
-        if self.momentum is None:
-            rule = sparse_update.SGD(rates.rate, rates.decay)
-            sparse_update.step_rows(self.values, rows, values, rule, self.std, self.noise.beside(self.values))
-        else:
-            self._step_both(rows, values, rates)
+        rule = sparse_update.SGD(rates.rate, rates.decay)
+        sparse_update.step_rows(self.values, rows, values, rule, self.std, self.noise.beside(self.values))
         self.settled.index_fill_(0, rows, self.now)
-
-    def _step_both(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        assert self.momentum is not None
-        weight, momentum = self.values[rows].double(), self.momentum[rows].double()
-        noise = self.noise(torch.empty_like(weight), rows)
-        momentum.mul_(rates.momentum).add_(weight, alpha=rates.decay).add_(noise.mul_(self.std).add_(values))
-        self.momentum[rows] = momentum.to(self.values.dtype)
-        self.values[rows] = weight.sub_(momentum, alpha=rates.rate).to(self.values.dtype)
 
 
 class Replayed(LazyTable):
     """Every step's noise by itself, from a stream in which each row and step has its place: dense SGD, late."""
 
-    def __init__(self, table: Table, momentum: bool, *given: object) -> None:
-        super().__init__(table, momentum, *given)  # type: ignore[arg-type]
+    def __init__(self, table: Table, std: float, noise: GaussianNoise, momentum: bool, seed: int, stream: int) -> None:
+        super().__init__(table, std, noise)
+        self.momentum = zeros_beside(self.values) if momentum else None
+        self.seed, self.stream = seed, stream
         self.before = 0  # steps that are forgotten
         self.steps: list[Rates] = []
 

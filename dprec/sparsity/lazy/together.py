@@ -43,10 +43,9 @@ class FusedTables:
 
     @staticmethod
     def fits(lazy: Sequence[LazyTable]) -> bool:
-        """Whether these are several, all on one GPU, without momentum, and what kernels take."""
+        """Whether these are several, all on one GPU, and what kernels take."""
         return len(lazy) > 1 and all(
             isinstance(each, Aggregated)
-            and each.momentum is None
             and not by_numpy(each.values)
             and each.values.device == lazy[0].values.device
             and each.values.dim() == 2
