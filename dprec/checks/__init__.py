@@ -22,8 +22,7 @@ What a model, its data or its training may not do, and which file refuses it:
                                                               run/trainer; with several devices distributed/replicas
     change it from a script                                   training: step_order, refusals
 
-Not refused but taken care of: `entropy` reseeds the generators that masks are drawn from, which `reachable` finds, and
-`training/callback` keeps out of a checkpoint what is not private. `verify` uses three of these files: `same_draws`
-gives two passes the same random numbers, `fixed_draws` has random operations that do not depend on a batch's shape, and
-`perturbed` moves weights for a while.
+Not refused but taken care of: `entropy` finds the generators that masks are drawn from and reseeds them, and
+`training/callback` keeps out of a checkpoint what is not private. `same_draws` gives two passes of `verify` the same
+random numbers.
 """

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
-from torch.nn.utils.parametrizations import _SpectralNorm
-from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim import Optimizer
 
 from dprec.contract import MixesUsers, offers
@@ -18,15 +16,18 @@ from dprec.errors import UserError
 
 
 def refuse_model(model: nn.Module) -> None:
-    """Refuse a model that says itself that it mixes users, or that writes in every pass."""
+    """Refuse a model that says itself that it mixes users, or of which no step can move a parameter."""
     if offers(model, MixesUsers) and model.mixes_users:
         raise UserError(f"{type(model).__name__} cannot be trained privately: {model.mixes_users}")
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and (reason := _unusable(parameter)):
             raise UserError(f"parameter '{name}' {reason}")
     for name, part in model.named_modules():
-        if reason := _keeps(part):
-            raise UserError(f"'{name}' cannot be trained privately: {reason}")
+        if any(_of_opacus(getattr(hook, "__self__", None)) for hook in part._forward_hooks.values()):
+            raise UserError(
+                f"'{name}' cannot be trained privately: hooks of Opacus keep each user's gradient there; give dprec "
+                "the model without, model.to_standard_module()"
+            )
 
 
 def _unusable(parameter: nn.Parameter) -> str | None:
@@ -58,17 +59,13 @@ def refuse_shared_memory(model: nn.Module, owing: Mapping[str, nn.Parameter]) ->
                 f"parameters '{one}' and '{other}' share memory, so that each step would move it twice: tie them by "
                 "one nn.Parameter that both modules hold"
             )
-    if not owing:
-        return
-    tables = set(map(id, owing.values()))
-    for held, value in _tensors_of(model):
-        if id(value) not in tables and value.layout == torch.strided:
-            for name, table in owing.items():
-                if _meet(table, value):
-                    raise UserError(
-                        f"'{held}' shares memory with table '{name}', whose rows get their noise when they are read by "
-                        "that name: read the table itself"
-                    )
+    for held, value in _tensors_of(model) if owing else ():
+        for name, table in owing.items():
+            if value is not table and value.layout == torch.strided and _meet(table, value):
+                raise UserError(
+                    f"'{held}' shares memory with table '{name}', whose rows get their noise when they are read by "
+                    "that name: read the table itself"
+                )
 
 
 def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -92,21 +89,6 @@ def _extent(value: Tensor) -> tuple[int, int]:
 def _meet(one: Tensor, other: Tensor) -> bool:
     (begin, end), (first, last) = _extent(one), _extent(other)
     return one.device == other.device and one.device.type != "meta" and begin < last and first < end
-
-
-def _keeps(part: nn.Module) -> str | None:
-    """Why a module keeps something of a pass, or its weight is not the same in all; None where neither is so."""
-    hooks = part._forward_pre_hooks.values()
-    if part.training and (isinstance(part, _SpectralNorm) or any(isinstance(h, SpectralNorm) for h in hooks)):
-        return (
-            "spectral_norm writes its vectors in every pass, so that a user's gradient depends on how many passes came "
-            "before; use torch.nn.utils.parametrizations.weight_norm or a LayerNorm"
-        )
-    if any(_of_opacus(getattr(hook, "__self__", None)) for hook in part._forward_hooks.values()):
-        return (
-            "hooks of Opacus keep each user's gradient there; give dprec the model without, model.to_standard_module()"
-        )
-    return None
 
 
 def _of_opacus(owner: Any) -> bool:

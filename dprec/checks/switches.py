@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
 from dprec.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,20 +32,6 @@ def refuse_switches(switches: Mapping[str, Any]) -> None:
         raise UserError(
             f"trainer.precision cannot be {switches['precision']}: loss scaling skips steps; use 32-true or bf16-mixed"
         )
-
-
-def refuse_lacking(model: nn.Module, precision: Any) -> None:
-    """Refuse mixed precision where torch lacks an operation of the model in it, rather than end inside a step."""
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.LSTM) and layer.weight_ih_l0.is_cpu]
-    if not layers or str(precision) != "bf16-mixed":
-        return
-    try:
-        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-            nn.LSTM(1, 1)(torch.zeros(1, 1, 1))
-    except RuntimeError as error:
-        raise UserError(
-            f"trainer.precision cannot be {precision}: torch has no LSTM in bfloat16 for this CPU; use 32-true"
-        ) from error
 
 
 def switches_of(trainer: pl.Trainer) -> dict[str, Any]:

@@ -6,7 +6,7 @@
                        here, also to the rows that a strategy chose; a `NoiseSchedule` adds its own as the optimizer
                        steps
     cores              the cores of a CPU that each take a share of a step's users
-    user_losses        one loss per user, as a run asks for them; one_user_shapes: what fails for one user
+    user_losses        one loss per user, as a run asks for them
     periods            training period by period
     guarantee          the sentence
 

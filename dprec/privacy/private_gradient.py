@@ -17,7 +17,7 @@ from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore
 from dprec.sparsity.rows.clipped_sums import ClippedSums
 from dprec.sparsity.rows.table_strategies import TableStrategies
-from dprec.verify.step_check import Step, StepCheck
+from dprec.verify.self_check import SelfCheck
 from dprec_kernels.tables import of_rows
 
 
@@ -38,14 +38,14 @@ class PrivateGradient:
         step_noise: StepNoise,
         padding: Mapping[str, Sequence[int]] | None = None,
         strategies: TableStrategies | None = None,
-        check: StepCheck | None = None,
+        check: SelfCheck | None = None,
         cores: OneCore | None = None,
     ) -> None:
         self.clipping = clipping
         self.step_noise = step_noise
         self.padding = padding or {}  # rows of each table that get no noise
         self.strategies = strategies or TableStrategies()
-        self.check = check or StepCheck()
+        self.check = check
         self.cores = cores or OneCore()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._names: list[str] = []
@@ -74,11 +74,11 @@ class PrivateGradient:
             raise UserError(
                 f"a step drew {users} users, but the noise covers at most {most}: set a larger expected batch"
             )
-        self.strategies.refuse_others(parameters)
         sums, parts = self._cleared_sums(parameters), [part for part in batch if len(part)]
         clipped = ClippedSums(parameters, losses, sums, self.clipping, self.strategies)
         with self.strategies.step():
-            self.check.begin(Step(parameters, losses, parts, alone))
+            if self.check is not None:
+                self.check.begin(parameters, losses, parts, alone)
             charge()
             for parameter in parameters.values():
                 parameter.grad = None
@@ -97,13 +97,16 @@ class PrivateGradient:
         self.strategies.merge(self._tables)
         rows = {name: self.strategies.released_rows(name, total) for name, total in self._tables.items()}
         noisy = {name: values for name, (_, values) in rows.items() if self.strategies.noised_now(name)}
-        self.check.noising({**self._sums, **noisy})
+        released = {**self._sums, **noisy}
+        if self.check is not None:
+            self.check.noising(released)
         self.step_noise.source.add_all_([*self._whole, *noisy.values()], std)
         if self._padding:
             torch._foreach_zero_(self._padding)
         torch._foreach_div_([*self._whole, *(values for _, values in rows.values())], expected)
-        late = {name: own for name, (own, _) in rows.items() if name not in noisy}
-        self.check.noised({**self._sums, **noisy}, late, expected, std)
+        if self.check is not None:
+            late = {name: own for name, (own, _) in rows.items() if name not in noisy}
+            self.check.noised(released, late, expected, std)
         self._fill(rows, parameters)
         self.filled = frozenset(map(id, parameters.values()))
         return float(torch.cat([own.float() for own in user_losses]).nanmean()) if user_losses else None

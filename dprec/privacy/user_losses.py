@@ -11,13 +11,16 @@ import warnings
 from collections.abc import MutableMapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dprec.contract import Losses
+from dprec.errors import FailsForOneUser, first_line, line_of
 from dprec.gradients.layouts.layout import layout_of
-from dprec.privacy.one_user_shapes import no_dimension, of_one_user
 
 KNOWN = ("torch", "dprec")  # packages whose modules keep nothing
+FAILURES = (IndexError, RuntimeError, ValueError)  # of shapes
+SQUEEZE = "a squeeze() drops the dimension of users where there is one: name another, as in squeeze(-1)"
 
 
 class UserLosses:
@@ -55,10 +58,12 @@ class UserLosses:
         try:
             losses = self.__wrapped__(batch)
         except Exception as error:
-            clearer = of_one_user(error, [part for _, part, _ in self._places]) if len(batch) == 1 else None
-            if clearer is None:
-                raise
-            raise clearer from error
+            if len(batch) == 1 and isinstance(error, FAILURES) and not isinstance(error, torch.OutOfMemoryError):
+                raise FailsForOneUser(
+                    f"losses(batch) fails for one user ({first_line(error)}) in {line_of(error)}: let it take any "
+                    f"number of users; {SQUEEZE}"
+                ) from error
+            raise
         finally:
             for (path, part, names), old in zip(self._places, before, strict=True):
                 for name in [name for name, value in names.items() if _is_cached(value, old.get(name))]:
@@ -69,7 +74,7 @@ class UserLosses:
                         part._non_persistent_buffers_set.discard(name)
                     _warn(f"{path}.{name}".strip("."))
         if len(batch) == 1 and isinstance(losses, Tensor) and not losses.dim():
-            raise no_dimension(self.__wrapped__, [part for _, part, _ in self._places])
+            raise FailsForOneUser(f"losses(batch) of one user has shape (), not (1,): {SQUEEZE}")
         empty = getattr(batch, "empty", None)
         return losses if empty is None or empty.shape != losses.shape else losses.masked_fill(empty, 0.0)
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from dprec.accounting.terms import Terms
 from dprec.checks.loading import Loading
-from dprec.checks.switches import refuse_lacking, refuse_switches, switches_of
+from dprec.checks.switches import refuse_switches, switches_of
 from dprec.contract import AsksOfAll, Drawable, offers
 from dprec.data.draws.length import draw_from, steps_of
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of, refuse_strategy
@@ -23,7 +23,7 @@ from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, TrainingTarget
 from dprec.training.automatic import AutomaticStep, not_begun
 from dprec.training.loaders import private_loader
-from dprec.training.refusals import refuse_averaging, refuse_module, refuse_overtaking, refuse_tuners
+from dprec.training.refusals import refuse_averaging, refuse_module, refuse_tuners
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -94,7 +94,6 @@ class Privacy(PrivateRun, Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         refuse_switches(switches_of(trainer))
-        refuse_lacking(pl_module, trainer.precision)
         if self.strategies.owe_noise:
             refuse_averaging(trainer)
         refuse_module(trainer, pl_module)
@@ -126,7 +125,6 @@ class Privacy(PrivateRun, Callback):
         return self._steps.terms
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        refuse_overtaking(trainer, self)
         if self._automatic is not None:
             self._automatic.draw(batch, batch_idx)
 

@@ -37,8 +37,6 @@ def refuse_hooks(module: pl.LightningModule) -> None:
     for hook, reason in GRADIENTS.items():
         if _overrides(module, hook):
             raise UserError(f"{name}.{hook} cannot be kept: {reason}")
-    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-        raise UserError(f"{name}.training_step takes the loader's iterator: let it take the batch")
 
 
 def refuse_module(trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -86,16 +84,6 @@ def refuse_tuners(trainer: pl.Trainer) -> None:
                 f"{type(callback).__name__} trains without privacy to find its setting: leave it out and give "
                 "model.learning_rate and data.batch_size"
             )
-
-
-def refuse_overtaking(trainer: pl.Trainer, privacy: pl.Callback) -> None:
-    """Refuse a step if another callback, put before `Privacy` while training, saw its batch first."""
-    first: pl.Callback = trainer.callbacks[0]  # type: ignore[attr-defined]
-    if first is not privacy:
-        raise UserError(
-            f"{type(first).__name__} was put before Privacy while training, so it could change the batch: give the "
-            "trainer its callbacks before trainer.fit"
-        )
 
 
 def refuse_averaging(trainer: pl.Trainer) -> None:

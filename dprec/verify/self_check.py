@@ -12,38 +12,40 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dprec.checks.loading import same_numbers
-from dprec.checks.perturbed import perturbed_weights
 from dprec.checks.state import Unchanged
+from dprec.contract import Losses
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.clipping import LARGEST, Clipping
 from dprec.gradients.parameters import padding_rows
-from dprec.gradients.uses.batches import batch_tensors, select_users
+from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone, select_users
 from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec.sparsity.rows.tables import tables_of
 from dprec.verify.drawn_users import READINGS, DrawnUsers
 from dprec.verify.late_noise import LateNoise
 from dprec.verify.noise_watch import NoiseWatch
 from dprec.verify.one_share import BrokenPromise, Judge
+from dprec.verify.perturbed import perturbed_weights
 from dprec.verify.recount import Engine, Vector, less, norm
-from dprec.verify.spare_time import SpareTime
-from dprec.verify.step_check import Step, StepCheck
 
 FEW = 16  # users who are looked at together
 FIRST = 4  # of them each alone in the first steps; later one
 STEPS = 3  # that are checked in any case: what is silent at the first weights shows at others
 TRIES = 6  # to find users with a gradient
 SAME = 1e-4  # clipping norms: by so much a user's share may differ from itself, after others were computed
+SKIPPED = 4  # of the steps that could pay for a check, one in so many is checked: nobody knows which
 NUDGES = (1e-3, 2e-3)  # standard deviations of noise in the weights, beside which a difference is looked at once more
 
 
-class SelfCheck(StepCheck):
+class SelfCheck:
     """Checks the first steps, and others for a share `share` of a run's time."""
 
     def __init__(
@@ -74,7 +76,14 @@ class SelfCheck(StepCheck):
         self._early = STEPS  # checks left of the first ones, each with several users
         self._users_left = FIRST  # users with a gradient left to look at alone in these
 
-    def begin(self, step: Step) -> None:
+    def begin(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        losses: Losses,
+        parts: Sequence[Any],
+        alone: Alone = select_alone,
+    ) -> None:
+        """Look at the micro-batches of a step before anything of it is computed, or on record."""
         self.time.start()
         self._steps += 1
         self._engine = None
@@ -84,19 +93,24 @@ class SelfCheck(StepCheck):
             if not (self._early and not rare) and not self.time.due():
                 return
             clipping, strategies, streams = self._clipping, self._strategies, self._drawn.streams
-            self._engine = Engine(step.parameters, self._tables, step.losses, clipping, strategies, streams, step.alone)
+            self._engine = Engine(parameters, self._tables, losses, clipping, strategies, streams, alone)
             with streams.kept():
-                self._refuse_rows(step)
-                if step.parts:
-                    self._look(step, self._engine)
+                self._refuse_rows(parts)
+                if parts:
+                    self._look(parts, self._engine)
 
     def noising(self, sums: Mapping[str, Tensor]) -> None:
+        """See the sums over all users and processes, of tables the rows that are released, right before their noise."""
         if self._engine is not None:
             with self.time.check():
                 for name, total in sums.items():
                     self._watch.before(name, total)
 
     def noised(self, sums: Mapping[str, Tensor], late: Mapping[str, Tensor], batch: float, std: float) -> None:
+        """Stop the run, before the step is released, if the sums did not get noise of this standard deviation.
+
+        They are divided by the expected batch. `late` are the rows of tables that get their noise afterwards.
+        """
         with self.time.check():
             for name, rows in late.items():
                 self._late.read(name, rows)
@@ -109,10 +123,12 @@ class SelfCheck(StepCheck):
         self.time.stop()
 
     def stepping(self, optimizer: Optimizer) -> None:
+        """Called before the optimizer moves parameters, and before tables whose noise comes later are updated."""
         with self.time.check():
             self._late.step(optimizer, self._strategies.held)
 
     def stepped(self) -> None:
+        """Called after tables whose noise comes later were updated."""
         with self.time.check():
             self._late.stepped()
             self._refuse_noise()
@@ -122,14 +138,14 @@ class SelfCheck(StepCheck):
         if found is not None:
             raise BrokenPromise(found)
 
-    def _refuse_rows(self, step: Step) -> None:
+    def _refuse_rows(self, parts: Sequence[Any]) -> None:
         """Refuse a batch whose rows are not the users that were drawn, one each."""
-        users, rows = self._drawn.users, step.users
+        users, rows = self._drawn.users, sum(map(len, parts))
         if len(set(users)) != len(users):
             raise BrokenPromise(f"of {len(users)} users that the sampler drew some are the same")
         if rows != len(users):
             raise BrokenPromise(f"the sampler drew {len(users)} users and the batch has {rows} rows: give one row each")
-        if not users or self._drawn.at_random() or same_numbers(self._drawn.parts(users), step.parts):
+        if not users or self._drawn.at_random() or same_numbers(self._drawn.parts(users), parts):
             return
         if not self._drawn.at_random(READINGS):
             raise BrokenPromise(
@@ -137,11 +153,11 @@ class SelfCheck(StepCheck):
                 "collate_fn, with random, numpy or torch"
             )
 
-    def _look(self, step: Step, engine: Engine) -> None:
+    def _look(self, parts: Sequence[Any], engine: Engine) -> None:
         """Compare what some users add, and refuse what losses keep of them."""
         self.checked += 1
         before = Unchanged(self._module)
-        company, users = self._company(step.parts)
+        company, users = self._company(parts)
         judge, left, meet = Judge(engine, company), max(1, self._users_left), max(map(len, company)) > 1
         self._refuse_kept(judge, users[0], before)
         self._refuse_all_lost(judge, company)
@@ -214,3 +230,44 @@ class SelfCheck(StepCheck):
                 if Judge(engine, company).problem(alone) is None:
                     return False
         return True
+
+
+class SpareTime:
+    """Says which steps to check, by chance, such that checks take at most `share` of the steps' time.
+
+    What is random comes from the operating system, never from a seed.
+
+    >>> always, never = SpareTime(1.0), SpareTime(0.0)
+    >>> [always.due() for _ in range(3)], [never.due() for _ in range(3)]
+    ([True, True, True], [False, False, False])
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.worked = 0.0  # seconds in steps
+        self.spent = 0.0  # seconds in checks
+
+    def due(self) -> bool:
+        """Whether to check this step."""
+        if self.share in (0, 1):
+            return self.share > 0
+        return self.spent <= self.share * self.worked and secrets.randbelow(SKIPPED) == 0
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._at, self._of_this = perf_counter(), 0.0
+
+    @contextmanager
+    def check(self) -> Iterator[None]:
+        """Count the time within as a check's."""
+        begun = perf_counter()
+        try:
+            yield
+        finally:
+            seconds = perf_counter() - begun
+            self.spent += seconds
+            self._of_this += seconds
+
+    def stop(self) -> None:
+        """End a step."""
+        self.worked += perf_counter() - self._at - self._of_this

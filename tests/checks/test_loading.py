@@ -115,18 +115,6 @@ def mixed_up(rows: list[Tensor]) -> list[Padded]:
     return one([torch.cat([row, other[:2]]) for row, other in zip(rows, [*rows[1:], *rows[:1]], strict=True)])
 
 
-def with_one_for_all(rows: list[Tensor]) -> list[Padded]:
-    """Whoever has not the most events gets somebody else's."""
-    longest = max(rows, key=len, default=None)
-    return one([row if len(row) == LENGTH else longest for row in rows])  # type: ignore[misc]
-
-
-def merged(rows: list[Tensor]) -> list[Padded]:
-    """Two users to a row, and an empty one for the count."""
-    pairs = [torch.cat(rows[start : start + 2]) for start in range(0, len(rows), 2)]
-    return one([*pairs, *[torch.zeros(1, dtype=torch.long)] * (len(rows) - len(pairs))])
-
-
 @pytest.mark.parametrize(
     ("collate", "dataset", "said"),
     [
@@ -135,8 +123,6 @@ def merged(rows: list[Tensor]) -> list[Padded]:
         (doubled, None, "drawn, and their micro-batches have"),
         (without_short_ones, None, "drawn, and their micro-batches have"),
         (mixed_up, None, "compute loss u and row u from user u alone"),
-        (with_one_for_all, None, "compute loss u and row u from user u alone"),
-        (merged, None, "compute loss u and row u from user u alone"),
         (lambda rows: padded(rows), None, "let collate_fn return|return a list of micro-batches"),
         (lambda rows: (padded(rows),) if rows else (), None, "is a tuple: let collate_fn return a list"),
         (lambda rows: [{"events": padded(rows)}] if rows else [], None, "is a dict.*dataclass with a __len__"),

@@ -9,10 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributions import Beta, Dirichlet, Gamma, Laplace, LogNormal, Normal, RelaxedOneHotCategorical
+from torch.distributions import Gamma, Normal
 
-from dprec.checks.fixed_draws import drawn
-from dprec.checks.same_draws import SameDraws
+from dprec.checks.same_draws import SameDraws, drawn
 from dprec.data import SequenceBatch
 from dprec.errors import UserError
 from tests.privacy.private_steps import look_at
@@ -20,29 +19,17 @@ from tests.zoo.recommenders import ITEMS, Zoo
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "gumbel_softmax": lambda h: F.gumbel_softmax(h, tau=0.7),
-    "gumbel_softmax hard": lambda h: h * F.gumbel_softmax(h, hard=True),
     "rrelu": lambda h: F.rrelu(h, training=True),
     "nn.RReLU": lambda h: nn.RReLU().train()(h),
-    "torch.rrelu_": lambda h: torch.rrelu_(h * 1.0, 0.1, 0.4, True),
     "Normal": lambda h: Normal(h, 1.0).rsample(),
-    "Laplace": lambda h: Laplace(h, 1.0).rsample(),
-    "LogNormal": lambda h: LogNormal(h, 0.1).rsample(),
     "Gamma": lambda h: Gamma(F.softplus(h) + 0.1, 1.0).rsample(),
-    "Beta": lambda h: Beta(F.softplus(h) + 0.1, 1.0).rsample(),
-    "Dirichlet": lambda h: Dirichlet(F.softplus(h) + 0.1).rsample(),
-    "RelaxedOneHotCategorical": lambda h: RelaxedOneHotCategorical(torch.tensor(0.7), logits=h).rsample(),
-    "_standard_gamma": lambda h: torch._standard_gamma(F.softplus(h) + 0.1),
     "randn_like": lambda h: h + torch.randn_like(h),
     "rand": lambda h: h * torch.rand(h.shape),
     "normal_": lambda h: h + torch.empty_like(h).normal_(std=2.0),
     "normal": lambda h: h + torch.normal(0.0, 2.0, h.shape),
     "exponential_": lambda h: h * torch.empty_like(h).exponential_(),
-    "cauchy_": lambda h: h + torch.empty_like(h).cauchy_().clamp(-9, 9),
-    "log_normal_": lambda h: h + torch.empty_like(h).log_normal_().clamp(-9, 9),
     "bernoulli": lambda h: h * torch.bernoulli(torch.full_like(h, 0.6)),
     "bernoulli_": lambda h: h * torch.empty_like(h).bernoulli_(0.6),
-    "poisson": lambda h: h * torch.poisson(torch.full_like(h, 3.0)),
-    "geometric_": lambda h: h * torch.empty_like(h).geometric_(0.4),
     "randint": lambda h: h * torch.randint(1, 5, h.shape),
     "randint_like": lambda h: h * torch.randint_like(h, 1, 5),
     "random_": lambda h: h * torch.empty_like(h).random_(1, 5),

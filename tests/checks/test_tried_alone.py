@@ -141,37 +141,3 @@ def test_what_users_look_up_is_counted_without_others_padding(most: int) -> None
 
     longer = torch.tensor([1, 2, 3, 4, 5, 6])
     assert torch.equal(counted([*users, longer]) - counted(users), torch.tensor([0.0, *[1.0] * 6, 0.0]))
-
-
-class Attending(nn.Module):
-    """Self-attention; softmax drops what all scores share, so the bias of keys has gradient 0 except for rounding."""
-
-    def __init__(self, heads_in_batch: bool) -> None:
-        super().__init__()
-        self.heads_in_batch = heads_in_batch
-        self.items, self.top = nn.Embedding(30, 16), nn.Linear(16, 1)
-        self.query, self.key, self.value = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
-
-    def losses(self, history: Tensor) -> Tensor:
-        x, heads = self.items(history), 2
-        maps = (self.query, self.key, self.value)
-        if self.heads_in_batch:  # as in SASRec and BERT4Rec; users are then taken one by one
-            query, key, value = (torch.cat(part(x).chunk(heads, 2), 0) for part in maps)
-        else:
-            query, key, value = (part(x).unflatten(2, (heads, -1)).transpose(1, 2) for part in maps)
-        scores = query @ key.transpose(-2, -1) / 8**0.5
-        read = scores.softmax(-1) @ value
-        read = torch.cat(read.chunk(heads, 0), 2) if self.heads_in_batch else read.transpose(1, 2).flatten(2)
-        return self.top(read).squeeze(2).square().mean(1)
-
-
-@pytest.mark.parametrize("heads_in_batch", [False, True])
-def test_a_bias_of_keys_is_no_hook(heads_in_batch: bool) -> None:
-    torch.manual_seed(0)
-    model, users = Attending(heads_in_batch), torch.randint(1, 30, (40, 7))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    options: dict[str, Any] = {"noise_multiplier": 1.0, "expected_batch": 12, "steps": 3, "verify": 1.0}
-    training = dprec.private(model, optimizer, users, losses=model.losses, **options)
-    for batch in training:
-        training.step(batch)
-    assert training.steps == 3

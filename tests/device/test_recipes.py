@@ -19,7 +19,7 @@ from dprec.cli.parser import parse
 from dprec.data import Clicks, Sequences, Texts
 from dprec.fit import main as fit
 from dprec.verify import self_check
-from dprec.verify.spare_time import SpareTime
+from dprec.verify.self_check import SpareTime
 from tests.device.lightning import HERE
 from tests.device.pretend import COUNT
 from tests.kernels.interpreter import INTERPRETED

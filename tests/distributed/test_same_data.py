@@ -22,8 +22,7 @@ REFUSED = {
     "the same": "",
     "shifted": "in another order",
     "two of them": "in another order",
-    "another each time": "cannot compare their data",
-    "another each time in one": "cannot compare their data",
+    "another each time": "drawn anew at each reading",
     "by NumPy's generator": "",
     "by its own generator": "",
     "by a key": "",
@@ -51,7 +50,6 @@ class People(Dataset):
     def __getitem__(self, user: int) -> Tensor:
         draws = {
             "another each time": np.random.default_rng,
-            "another each time in one": lambda: np.random.default_rng(self.number or None),
             "by NumPy's generator": lambda: np.random,
             "by its own generator": lambda: self.own,
             "by a key": lambda: np.random.default_rng([self.key, user]),

@@ -20,7 +20,6 @@ from dprec.privacy.private_gradient import PrivateGradient
 from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec.verify.drawn_users import DrawnUsers
 from dprec.verify.self_check import SelfCheck
-from dprec.verify.step_check import Step
 
 
 class People:
@@ -100,4 +99,4 @@ def look_at(model: Any, batch: Any) -> None:
     steps = Steps(model, People(batch, most=len(batch)), expected=len(batch), verify=0.0)
     steps.drawn.users = range(len(batch))
     parts = steps.people.__getitems__(steps.drawn.users)
-    steps.check.begin(Step(steps.parameters, steps.losses, parts))
+    steps.check.begin(steps.parameters, steps.losses, parts)

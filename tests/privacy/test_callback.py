@@ -8,12 +8,11 @@ import dp_accounting
 import pytest
 import torch
 from dp_accounting import pld
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dprec.data import PoissonBatches, SequenceBatch
+from dprec.data import PoissonBatches
 from dprec.errors import UserError
-from dprec.models import LSTM, Transformer
 from dprec.sparsity import AdaFEST
 from dprec.training.callback import Privacy
 from tests.privacy.support import BATCH, USERS, data, fit, model, trainer
@@ -81,32 +80,6 @@ def test_after_the_step_a_user_has_moved_the_parameters_by_at_most_the_bound() -
         released.append(torch.cat([p.detach().double().flatten() for p in recommender.parameters()]))
     moved = (released[0] - released[1]).norm() * USERS
     assert 0.4 < moved <= 0.5 * (1 + 1e-3)  # the parameters themselves are rounded to float32
-
-
-def test_noise_differs_between_runs_whatever_the_seed_of_torch() -> None:
-    ends = []
-    for _ in range(2):
-        torch.manual_seed(7)
-        module = data(sampling_seed=3)
-        recommender = model(module, dropout=0.0)
-        fit(Privacy(epsilon=3.0), module, recommender)
-        ends.append(recommender.embedding.weight.detach().clone())
-    assert not torch.equal(*ends)
-
-
-def test_dropout_cannot_be_redrawn_from_the_seed_of_torch() -> None:
-    masks: list[Tensor] = []
-
-    class Watching(Transformer):
-        def losses(self, batch: SequenceBatch) -> Tensor:
-            masks.append(torch.rand(8))
-            return super().losses(batch)
-
-    for _ in range(2):
-        torch.manual_seed(7)
-        module = data()
-        fit(Privacy(epsilon=3.0, verify=0), module, Watching(module.items, dim=8, max_length=9, blocks=1), max_steps=1)
-    assert len({tuple(mask.tolist()) for mask in masks[-1:] + masks[: len(masks) // 2][-1:]}) == 2
 
 
 class Late(Zoo):
@@ -191,21 +164,6 @@ def test_no_noise_is_not_private() -> None:
     assert privacy.guarantee().startswith("not private")
 
 
-class OwnStep(Zoo):
-    """Overrides the step, which a private run does not take: it asks for `losses`."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        raise AssertionError
-
-
-def test_a_private_step_is_made_of_the_losses_alone() -> None:
-    privacy, recommender = Privacy(epsilon=3.0), OwnStep()
-    before = [parameter.detach().clone() for parameter in recommender.parameters()]
-    fit(privacy, recommender=recommender)
-    assert privacy.steps > 0
-    assert not any(map(torch.equal, before, recommender.parameters()))
-
-
 @pytest.mark.parametrize("limit", [3, 0.5])
 def test_passes_that_are_cut_short_have_noise_for_the_steps_they_take(limit: float) -> None:
     privacy = Privacy(epsilon=3.0)
@@ -226,15 +184,6 @@ def test_lightnings_own_ways_to_try_a_model_and_to_predict() -> None:
     scores = fit(Privacy(epsilon=3.0), recommender=recommender, max_steps=1).predict(recommender, datamodule=module)
     assert sum(map(len, scores)) == module.users
     assert all(each.shape[1] == module.items for each in scores)
-
-
-def test_a_precision_that_this_cpu_has_no_lstm_for_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lacking(*_: Any) -> None:
-        raise RuntimeError("could not create a primitive descriptor for the LSTM forward propagation primitive")
-
-    monkeypatch.setattr(nn.LSTM, "forward", lacking)
-    with pytest.raises(UserError, match="no LSTM in bfloat16 for this CPU; use 32-true"):
-        fit(Privacy(epsilon=3.0), recommender=LSTM(data().items, dim=4, max_length=9), precision="bf16-mixed")
 
 
 @pytest.mark.full

@@ -83,18 +83,8 @@ def test_a_choice_cannot_bring_back_rows_that_one_before_it_left_out() -> None:
             return torch.tensor([2, 5])
 
     class Careless(RowChoice):
-        def __init__(self, *rows: int) -> None:
-            super().__init__()
-            self.rows = rows
-
         def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
-            return torch.tensor(self.rows, dtype=torch.long)
+            return torch.tensor([2, 7])
 
     with pytest.raises(UserError, match="^Careless.choose returned row 7, which .* left out: .*`among`"):
-        Run([Few(), Careless(2, 7)]).step(users(2, seed=0))
-    for rows in ((2, 5), (5,), ()):
-        run = Run([Few(), Careless(*rows)])
-        run.step(users(2, seed=0))
-        chosen = run.strategies._chosen["big.weight"]
-        assert chosen is not None
-        assert chosen.tolist() == list(rows)
+        Run([Few(), Careless()]).step(users(2, seed=0))

@@ -201,18 +201,3 @@ def test_a_run_resumed_within_a_period_or_between_two_is_the_same_run(half: int,
     assert resumed.ledger.events == whole.ledger.events
     assert resumed.spent == whole.spent
     assert resumed.strategies.state_dict()[0]["sum"].equal(whole.strategies.state_dict()[0]["sum"])
-
-
-@pytest.mark.full
-def test_a_resumed_stream_may_not_have_other_periods(tmp_path: Path) -> None:
-    fit(
-        [FEST(20, counts="running")],
-        stream(),
-        callbacks=[SaveAt(2, tmp_path / "last.ckpt")],
-        max_steps=2,
-        privacy=FIXED,
-    )
-    with pytest.raises(UserError, match="cannot resume: (periods|releases) was"):
-        fit(
-            [FEST(20, counts="running")], stream(period_days=3), ckpt=tmp_path / "last.ckpt", max_steps=4, privacy=FIXED
-        )

@@ -22,7 +22,8 @@ def under_the_other_name(file: str) -> dict[str, Any]:
     dprec's own models are of one package in a process, so those that are a `Learner` are left to another test.
     """
     path = Path(__file__).parent / file
-    source = path.read_text().replace("pytorch_lightning", "lightning.pytorch").replace(", Learns]", "]")
+    source = path.read_text().replace("pytorch_lightning", "lightning.pytorch")
+    source = source.replace(", Learns]", "]").replace("(Learns,", "(Sorter,")
     space: dict[str, Any] = {"__name__": f"{__name__}.{path.stem}", "__file__": str(path)}
     exec(compile(source, str(path), "exec"), space)
     return {name: value for name, value in space.items() if name.startswith("test_")}

@@ -75,25 +75,6 @@ def triple(module: Any, given: Any, *_: Any) -> Any:
     return tuple(None if each is None else 3 * each for each in given)
 
 
-def later(network: Any) -> Losses:
-    """A hook that comes with the third call, when the probe is over."""
-
-    def losses(batch: Any) -> Tensor:
-        if torch.is_grad_enabled() and len(batch[0]) == USERS:
-            network[0].weight.register_hook(lambda gradient: gradient * 100)
-        return plain(network)(batch)
-
-    return losses
-
-
-def cast(network: Any) -> Losses:
-    def losses(batch: Any) -> Tensor:
-        hidden = F.linear(batch[0].bfloat16(), network[0].weight.bfloat16()).float()
-        return F.cross_entropy(network[2](hidden), batch[1], reduction="none")
-
-    return losses
-
-
 def bounded(gradient: Tensor) -> Tensor:
     """What people write against gradients that explode: here no user's alone reaches the bound."""
     return gradient * min(1.0, 1.0 / float(gradient.norm()))
@@ -135,7 +116,6 @@ EXACT: dict[str, Callable[[nn.Module], Losses]] = {
 }
 REFUSED: dict[str, tuple[Callable[[nn.Module], Losses], str]] = {
     "hook of a parameter": (hooked(lambda net: net[0].weight.register_hook(lambda g: g)), "0.weight' has a hook"),
-    "cast": (cast, "computes in bfloat16 by itself"),
     "penalty on all": (penalty, "who else is in the batch"),
 }  # fmt: skip
 

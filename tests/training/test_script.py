@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from dprec import Privacy, private
+from dprec import private
 from dprec.data import PoissonBatches
 from dprec.errors import UserError
-from tests.privacy.support import data, fit, model
 from tests.training.scripts import BATCH, USERS, Sorter, people, take, training
 
 
@@ -45,35 +44,6 @@ print(dprec.__name__, hasattr(dprec, "sparse"))
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert ran.stdout.splitlines() == ["[]", "[]", "['dp_accounting']", "dprec False"], ran.stderr
-
-
-@pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
-def test_a_script_and_lightning_take_the_same_steps(sampling: str) -> None:
-    """Same draws, same noise seed: weights equal bit for bit, and so do ε and the ledger."""
-    ends, books = [], []
-    for plain in (False, True):
-        torch.manual_seed(3)
-        module = data(sampling=sampling, sampling_seed=5)
-        recommender = model(
-            module, optimizer="sgd", learning_rate=0.5, warmup=0.0, final_rate=1.0, weight_decay=0.0, dropout=0.0
-        )
-        if plain:
-            sgd = torch.optim.SGD(recommender.parameters(), lr=0.5, fused=True)
-            run = private(recommender, sgd, module.train_dataloader(), epsilon=3, steps=6, noise_seed=7)
-            for batch in run:
-                run.step(batch)
-            books.append(run.run)
-        else:
-            books.append(privacy := Privacy(epsilon=3, noise_seed=7))
-            fit(privacy, module, recommender)
-        ends.append(torch.cat([p.detach().flatten() for p in recommender.parameters()]))
-    assert torch.equal(*ends)
-    assert books[0].ledger.state_dict() == books[1].ledger.state_dict()
-    assert (books[0].sigma, books[0].spent, books[0].guarantee()) == (
-        books[1].sigma,
-        books[1].spent,
-        books[1].guarantee(),
-    )
 
 
 def released(**loader: Any) -> Tensor:
@@ -144,9 +114,6 @@ def test_autocast_around_the_step_is_in_the_sentence() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             run.step(batch)
     assert "bfloat16" in run.guarantee()
-
-
-# What breaks the rules. Each gets one run, its model and its optimizer, and is told at the first step.
 
 
 def test_a_draw_of_nobody_is_a_step() -> None:

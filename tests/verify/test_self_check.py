@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from dprec import private
 from dprec.data import SequenceBatch
-from dprec.data.module import as_is
 from dprec.errors import UserError
 from dprec.gradients import clipping, norms
 from dprec.gradients.clipping import Clipping
@@ -176,7 +173,7 @@ def mixed(parts: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("broken", "change", "model", "said"),
     [
-        (lost_cross_term, None, "tied", "clipping norms|has norm"),
+        (lost_cross_term, None, "tied", "clipping norms"),
         (norm_from_padding, None, "transformer", "among others than alone"),
         (nothing_wrong, twice, "transformer", "rows: give one row each"),
         (nothing_wrong, in_place_of_another, "transformer", "other numbers than the data gives"),
@@ -274,38 +271,20 @@ def test_data_that_is_augmented_at_random_is_compared_as_the_batch_has_it() -> N
     assert steps.check.checked == 4
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_seeded_run_is_the_same_with_and_without_checks(workers: int) -> None:
+@pytest.mark.parametrize("strategy", [lambda: None, LazyDP, lambda: AdaFEST(threshold=2.0)])
+def test_a_seeded_run_is_the_same_with_and_without_checks(strategy: Callable[[], Any]) -> None:
+    """Checks move no generator, and pay nothing that rows owe."""
     ends = []
     for share in (0.0, 1.0):
         torch.manual_seed(7)
         module = support.data(sampling_seed=3)
-        if workers:
-            read = module.train_dataloader
-            with_workers = partial(DataLoader, num_workers=workers, collate_fn=as_is, batch_sampler=module.batches)
-            module.train_dataloader = lambda read=read, make=with_workers: make(read().dataset)
-        recommender = support.model(module, dropout=0.3)
-        privacy = Privacy(epsilon=3.0, noise_seed=11, verify=share)
+        recommender: Any = support.model(module, dropout=0.3)
+        if (sparsity := strategy()) is not None:
+            options: Any = {"negatives": 5, "optimizer": "sgd", "weight_decay": 0.0}
+            recommender = DualEncoder(module.items, dim=4, feedforward=4, max_length=9, **options)
+        privacy = Privacy(noise_multiplier=1.0, noise_seed=11, verify=share, sparsity=sparsity)
         support.fit(privacy, module, recommender)
-        ends.append([p.detach().clone() for p in recommender.parameters()])
-        if share:
-            assert privacy._steps.check.checked == 6
-    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
-
-
-@pytest.mark.parametrize("strategy", [LazyDP, lambda: AdaFEST(threshold=2.0)])
-def test_checks_pay_nothing_that_rows_owe(strategy: Callable[[], Any]) -> None:
-    ends = []
-    for share in (0.0, 1.0):
-        torch.manual_seed(7)
-        module = support.data(sampling_seed=3)
-        recommender = DualEncoder(
-            module.items, dim=4, feedforward=4, negatives=5, max_length=9, optimizer="sgd", weight_decay=0.0
-        )
-        support.fit(
-            Privacy(noise_multiplier=1.0, noise_seed=11, verify=share, sparsity=strategy()), module, recommender
-        )
+        assert privacy._steps.check.checked == 6 or not share
         ends.append([p.detach().clone() for p in recommender.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
@@ -358,21 +337,3 @@ def test_a_gradient_that_is_nothing_but_rounding_breaks_no_promise(mode: Any, we
     for batch in run:
         run.step(batch)
     assert run.steps == 6
-
-
-@contextmanager
-def norms_too_large() -> Iterator[None]:
-    right = norms.squared_norms
-
-    def wrong(uses: Any, users: int, shape: torch.Size) -> Tensor:
-        return 1.1 * right(uses, users, shape)
-
-    with mock.patch.object(norms, "squared_norms", wrong):
-        yield
-
-
-@pytest.mark.parametrize("mode", ["auto-v", "auto-s", "flat"])
-def test_norms_that_are_too_large_are_found(mode: Any) -> None:
-    steps = steps_of("transformer", clipping=Clipping(mode))
-    with norms_too_large(), pytest.raises(BrokenPromise, match="has norm .*, and the engine finds"):
-        steps.go_on(5)

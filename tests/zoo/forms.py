@@ -501,7 +501,7 @@ REFUSED: dict[str, Form] = {
         lambda m, x, ids: m.mix(x[:, 0]) @ x[:, 1].T, linear, "users first|who else|own clipped gradient"
     ),
     "`spectral_norm`": Form(
-        lambda m, x, ids: m.mix(x), lambda: {"mix": spectral_norm(nn.Linear(DIM, 3))}, "spectral_norm writes"
+        lambda m, x, ids: m.mix(x), lambda: {"mix": spectral_norm(nn.Linear(DIM, 3))}, "weight_[uv]' changes"
     ),
     "`torch.utils.checkpoint`": Form(
         lambda m, x, ids: checkpoint(m.mix, x, use_reentrant=False), linear, "make micro-batches smaller"

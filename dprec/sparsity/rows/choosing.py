@@ -40,16 +40,6 @@ def refuse_unfit(strategy: Strategy) -> None:
         raise _unpaid(cast(RowChoice, strategy))
 
 
-def refuse_repriced(strategies: Sequence[Strategy], paid: Sequence[float]) -> None:
-    """Refuse a choice whose noise is no longer what it was when σ was split between choices and gradients."""
-    for strategy, ratio in zip(strategies, paid, strict=True):
-        if noise_ratio(strategy) != ratio:
-            raise UserError(
-                f"privacy.sparsity: {type(strategy).__name__}.noise_ratio went from {ratio:g} to "
-                f"{noise_ratio(strategy):g} while training: fix it in __init__"
-            )
-
-
 def chosen_rows(
     choice: RowChoice,
     recorded: Sequence[UserGradients],

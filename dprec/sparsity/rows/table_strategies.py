@@ -28,7 +28,6 @@ from dprec.sparsity.rows.choosing import (
     needs_batch,
     noise_ratio,
     refuse_changed,
-    refuse_repriced,
     refuse_unfit,
 )
 from dprec.sparsity.rows.counts import counts_of
@@ -184,10 +183,6 @@ class TableStrategies:
     def update(self, optimizer: Optimizer) -> None:
         """Take the steps of tables that have a schedule, whose gradients the optimizer then does not see."""
         scheduled = {id(table.parameter): (schedule, table) for schedule in self.schedules for table in schedule.space}
-        optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for key, (_, table) in scheduled.items():
-            if key not in optimized:
-                raise UserError(f"table '{table.name}' is in no group of the optimizer any more: leave it there")
         for group in optimizer.param_groups if scheduled else ():
             rates = rates_of(group)
             due = [scheduled[id(parameter)] for parameter in group["params"] if id(parameter) in scheduled]
@@ -205,21 +200,8 @@ class TableStrategies:
 
     def _taken(self, table: Table) -> Move:
         """Take the gradient that is held for a table."""
-        if table.parameter.grad is not None:
-            raise UserError(
-                f"'{table.name}'.grad was set by something else than the private step: leave out other backward passes"
-            )
         gradient = self.held.pop(table.name)
         return table, gradient.indices()[0], gradient.values()
-
-    def refuse_others(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Refuse a model in which something else has taken the place of a table: no noise would be drawn for it."""
-        for name, table in self._tables.items():
-            if parameters.get(name) is not table.parameter:
-                raise UserError(
-                    f"table '{name}' has become another parameter while training: write to the one that was there in "
-                    "the beginning, or begin a run of its own"
-                )
 
     def settle(self) -> None:
         """Give all rows the noise that they owe."""
@@ -272,7 +254,6 @@ class TableStrategies:
         if self.choice_needs_batch:
             refuse_changed(self._module, self._declared, declared_rows(self._module, self._tables))
         self._touched = set()
-        refuse_repriced(self.in_order, self._paid or ())
         for choice in self.choices:
             space = choice.space
             among = self._among(space)

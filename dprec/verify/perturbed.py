@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from dprec.checks.same_draws import SameDraws
-
 
 @contextmanager
 def perturbed_weights(
@@ -30,7 +28,7 @@ def perturbed_weights(
     False
     """
     saved = []
-    with SameDraws(), torch.no_grad():
+    with torch.no_grad():
         for name, parameter in parameters.items():
             weights = parameter.data
             chosen = rows[name] if name in rows else torch.arange(len(weights)) if weights.dim() else ...
