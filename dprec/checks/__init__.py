@@ -7,7 +7,7 @@ What a model, its data or its training may not do, and which file refuses it:
     mix users in an operation such as batch_norm              gradients/tape; of others gradients/alone takes care
     let other users move a user's gradient in any other way   verify/self_check, at the first steps and random ones
     keep something of users that moves later gradients        verify/self_check
-    use a module that mixes users or rewrites its weights     bypass
+    say that it mixes users, or have hooks of Opacus          bypass
     write to a parameter or a buffer within a step            state
     move a parameter by a gradient that is not private        bypass
     take a step without the private gradient, or two          training/step_order

@@ -28,12 +28,11 @@ SAME_ENGINE_LOSS = 1e-5  # of one in float32
 TOUCHING = 1e-3  # of a gradient's norm: by so much it may differ among others
 ROUGH = 1e-4  # the norm below which a gradient in the model's own precision is rounding
 # By how many clipping norms what the engine makes may differ. In bfloat16 only gross errors can be told from rounding.
-ALONE = 1e-3  # the share of one user, from the exact one
-AMONG = 2e-3  # times √users: a sum, from autograd's
-LOW_BOUND = 0.5  # either of them in bfloat16
+SUM = 2e-3  # times √users: a sum, from autograd's
+FACTOR = 1e-3  # what a user counts for, from the exact gradient's norm, clipped
+AMONG = 1e-2  # and among others from alone
+LOW_BOUND = 0.5  # any of them in bfloat16
 CONDITION = 4.0  # and by so many times what float32 by itself puts into the gradient
-HOPELESS = 0.1  # from here on float32 has no digits of a gradient left, and only sums can be compared
-MORE = 1e-2  # clipping norms that a user may count for more among others than alone
 
 
 class BrokenPromise(UserError):
@@ -74,19 +73,21 @@ class Judge:
         self._coarse = any(p.dtype in LOW[1:] for p in engine.parameters.values())
         self._double = True
         self._own: dict[int, Recount] = {}  # of the users of the company, each alone
-        self.exact: Vector = {}  # of the user who was looked at last
+        self._user: list[Plain] = []  # who was looked at last
+        self.exact: Vector = {}  # this user's gradient
 
     def problem(self, alone: Any) -> UserError | None:
         """Return what is wrong with what a user of the company adds, whose batch `alone` this is."""
         company, own = self.together, self.of(alone)
-        user = self._plain(alone)
+        self._user = [user := self._plain(alone)]
         self.exact = user.gradient(torch.ones(1))
         return (
             self._of_company(user)  # first: who is filled up with copies is in company, too
-            or self._of_share(alone, own)
-            or self._of_sum
-            or self._of_factor(own, company)
-            or self._of_counts(own, company)
+            or self._of_sum(own)
+            or self._of_factor(alone, own)
+            or self._of_together
+            or self._of_factor_among(own, company)
+            or self._of_counts(own)
         )
 
     def is_even(self, alone: Any) -> bool:
@@ -147,74 +148,59 @@ class Judge:
             return self._plain(part)
         return Plain(part, losses, graph, draws.by_user and len(part) > 1)
 
-    def _of_share(self, alone: Any, own: Recount) -> UserError | None:
-        """Return an error if what the engine adds for a user alone is not the exact gradient, clipped.
-
-        It may scale a gradient down whose terms cancel, never up.
-        """
-        clipping, users = self.engine.clipping, own.pieces[0][1]
-        size = norm(self.exact)
-        known = size < LARGEST  # also not where it is no number
-        scale = float(clipping.scale(torch.tensor(size, dtype=torch.float64))) if known else 0.0
-        share = {name: scale * value for name, value in self.exact.items()} if known else {}
-        apart = squares(less(own.total, share))
-        part = min(1.0, float(users.scales[0]) / scale) if scale else 0.0
-        residual = norm(less(own.total, {name: part * value for name, value in share.items()}))
-        bound, allowed = clipping.max_norm, LOW_BOUND if self._coarse else ALONE
-        dropped = bool(users.scales[0] == 0) and scale * size > 0.5 * bound
-        if residual <= allowed * bound and not dropped:
-            return None
-        error = self._rounding(alone)
-        if error is None:
-            return None
-        worst = max(apart, key=apart.__getitem__, default="")
-        if not dropped and (error > HOPELESS or residual <= (allowed + CONDITION * error) * bound):
-            return None
-        if dropped:
-            return BrokenPromise(f"parameter '{worst}': a user whose gradient is finite is left out")
-        return BrokenPromise(
-            f"parameter '{worst}': what is added for a user is off by {residual / bound:.2g} clipping norms from the "
-            "user's own clipped gradient"
-        )
-
-    def _rounding(self, alone: Any) -> float | None:
-        """Return what float32 by itself makes of the gradient, relative; None where it makes nothing of it."""
-        plain = self._plain(alone, double=False).gradient(torch.ones(1))
-        if not norm(plain) < LARGEST:
-            return None
-        size = norm(self.exact)
-        return norm(less(plain, self.exact)) / size if size else 0.0
-
-    @cached_property
-    def _of_sum(self) -> UserError | None:
-        """Return an error if the company's sum is not autograd's for the losses, weighted by the engine's factors."""
-        pieces, total = self.together.pieces, self.together.total
-        if self._coarse:
-            return None
-        for _, users in pieces:
+    def _of_sum(self, found: Recount) -> UserError | None:
+        """Return an error if a sum is not autograd's for the users' losses, weighted by the engine's factors."""
+        bound, count = self.engine.clipping.max_norm, sum(len(part) for part, _ in found.pieces)
+        for _, users in found.pieces:
             finite = users.norms < LARGEST
             if bool((finite & (users.scales == 0)).any()):
                 return BrokenPromise("a user whose gradient is finite is left out of the sum")
             if not bool(finite.all()):
                 return None  # what is left out has no number
-        count = sum(len(part) for part, _ in pieces)
-        for double in (True, False):  # where float32 has no digits left, its own sum is as good
-            plain: Vector = {}
-            for part, users in pieces:
-                weights = users.scales.cpu().masked_fill(users.losses.isnan(), 0.0)  # who is not a number counts alone
-                for name, value in self._plain(part, double).gradient(weights).items():
-                    add_to(plain, name, value)
-            if not norm(plain) < LARGEST:
-                return None  # as the engine, which takes one by one whose gradient others' padding breaks
-            apart = squares(less(total, plain))
-            off = sum(apart.values()) ** 0.5
-            if off <= AMONG * count**0.5 * self.engine.clipping.max_norm:
-                return None
+        exact = self._weighted(found)
+        apart = squares(less(found.total, exact))
+        off, allowed = sum(apart.values()) ** 0.5, bound * (LOW_BOUND if self._coarse else SUM * count**0.5)
+        if off <= allowed:
+            return None
+        rough = self._weighted(found, double=False)
+        if not off > allowed + CONDITION * norm(less(rough, exact)):  # also where it is no number
+            return None
         return BrokenPromise(
-            f"parameter '{max(apart, key=apart.__getitem__)}': the sum of {count} users is off by "
-            f"{off / self.engine.clipping.max_norm:.2g} clipping norms from what autograd gives for their weighted "
-            "losses"
+            f"parameter '{max(apart, key=apart.__getitem__)}': the sum of {count} users is off by {off / bound:.2g} "
+            "clipping norms from what autograd gives for their weighted losses"
         )
+
+    def _weighted(self, found: Recount, double: bool = True) -> Vector:
+        total: Vector = {}
+        known = {id(plain.part): plain for plain in (*self._among, *self._user)} if double else {}
+        for part, users in found.pieces:
+            plain = known.get(id(part)) or self._plain(part, double)
+            weights = users.scales.cpu().masked_fill(users.losses.isnan(), 0.0)  # who is not a number counts alone
+            for name, value in plain.gradient(weights).items():
+                add_to(total, name, value)
+        return total
+
+    @cached_property
+    def _of_together(self) -> UserError | None:
+        return None if self._coarse else self._of_sum(self.together)
+
+    def _of_factor(self, alone: Any, own: Recount) -> UserError | None:
+        """Return an error if a user counts for more than the exact gradient, clipped, or for nothing.
+
+        The engine may scale a gradient down whose terms cancel.
+        """
+        clipping, size, scale = self.engine.clipping, norm(self.exact), float(own.pieces[0][1].scales[0])
+        right = float(clipping.scale(torch.tensor(size, dtype=torch.float64))) if size < LARGEST else 0.0
+        more, dropped = (scale - right) * size / clipping.max_norm, scale == 0 and right * size > clipping.max_norm / 2
+        allowed = LOW_BOUND if self._coarse else FACTOR
+        if not right or (more <= allowed and not dropped):
+            return None
+        error = norm(less(self._plain(alone, double=False).gradient(torch.ones(1)), self.exact)) / size if size else 0.0
+        if not error < LARGEST or (not dropped and more <= allowed + CONDITION * error):
+            return None
+        if dropped:
+            return BrokenPromise("a user whose gradient is finite is left out")
+        return BrokenPromise(f"a user counts for {more:.2g} clipping norms more than the user's own clipped gradient")
 
     @cached_property
     def _among(self) -> list[Plain]:
@@ -245,7 +231,7 @@ class Judge:
             f"{least:.2g} of its norm): compute loss u and row u from user u alone"
         )
 
-    def _of_factor(self, own: Recount, company: Recount) -> UserError | None:
+    def _of_factor_among(self, own: Recount, company: Recount) -> UserError | None:
         """Return an error if no user of the company with this user's loss is clipped by the same factor."""
         (loss, _, scale), every = own.measured()[0], company.measured()
         if self._coarse or company.by_user or loss.isnan():
@@ -253,19 +239,14 @@ class Judge:
         same_loss = every[(every[:, 0] - loss).abs() <= SAME_ENGINE_LOSS * (1 + loss.abs())]
         more = ((same_loss[:, 2] - scale) * norm(self.exact) / self.engine.clipping.max_norm).tolist()
         least = min(more, key=abs, default=0.0)
-        if abs(least) <= MORE:
+        if abs(least) <= AMONG:
             return None
         return BrokenPromise(f"a user counts for {least:.2g} clipping norms more among others than alone")
 
-    def _of_counts(self, own: Recount, company: Recount) -> UserError | None:
-        """Return an error if rows that a user moves are not counted, or are counted otherwise among others."""
+    def _of_counts(self, own: Recount) -> UserError | None:
+        """Return an error if rows that a user moves are not counted."""
         changed = self.engine.strategies.rows_with_gradient(self.exact)
-        for rows, mine, every in zip(changed, own.counted, company.counted, strict=True):
-            missed = ~(is_among(rows, mine.rows.unique()) | is_among(rows, mine.shared))
-            if bool(missed.any()):
-                return BrokenPromise(
-                    f"{int(missed.sum())} rows of a table that a user moves are not counted when rows are chosen"
-                )
-            if not (torch.equal(mine.shared, every.shared) and bool(is_among(mine.rows, every.rows.unique()).all())):
-                return BrokenPromise("which rows of a table a user is counted in depends on who else is in the batch")
+        missed = sum(int((~is_among(rows, mine)).sum()) for rows, mine in zip(changed, own.counted, strict=True))
+        if missed:
+            return BrokenPromise(f"{missed} rows of a table that a user moves are not counted when rows are chosen")
         return None

@@ -19,7 +19,6 @@ from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone, filled_up, select_alone
 from dprec.sparsity.rows.clipped_sums import ClippedSums, Piece
 from dprec.sparsity.rows.table_strategies import TableStrategies
-from dprec_kernels.ordering import distinct
 from dprec_kernels.tables import of_rows
 
 Vector = dict[str, Tensor]  # a number for each entry of each parameter; a parameter that is left out is zero
@@ -39,20 +38,12 @@ class Engine:
 
 
 @dataclass
-class Counted:
-    """What strategies that need the batch choose by: the rows of all users, and those that change anyway."""
-
-    rows: Tensor  # ascending, each as often as users move it
-    shared: Tensor  # rows that all users have, ascending
-
-
-@dataclass
 class Recount:
     """A sum of clipped gradients, and what there is to say of it."""
 
     total: Vector = field(default_factory=dict)
     pieces: list[tuple[Any, ClippedUsers]] = field(default_factory=list)  # micro-batches, or users taken alone
-    counted: list[Counted] = field(default_factory=list)
+    counted: list[Tensor] = field(default_factory=list)  # of the last piece, for each strategy: what `counted` gives
     by_user: bool = False  # whether anything is drawn at random for each user
 
     def measured(self) -> Tensor:
@@ -108,7 +99,7 @@ def recount(engine: Engine, parts: Sequence[Any]) -> Recount:
     if engine.strategies.choice_needs_batch:
         pieces = clipped.before_a_choice(parts, alone)
     for one, own in pieces:
-        _count(found, engine.strategies.counted(own))
+        found.counted = engine.strategies.counted(own)
         found.pieces.append((one, clipped.clip(one, own, alone)))
     for name, total in sums.items():
         add_to(found.total, name, total)
@@ -146,13 +137,3 @@ def squares(vector: Vector) -> dict[str, float]:
 
 def norm(vector: Vector) -> float:
     return sum(squares(vector).values()) ** 0.5
-
-
-def _count(found: Recount, more: Sequence[tuple[Tensor, Tensor]]) -> None:
-    for place, (rows, shared) in enumerate(more):
-        if place == len(found.counted):
-            found.counted.append(Counted(rows.sort()[0], shared))
-            continue
-        before = found.counted[place]
-        together = torch.cat([before.rows, rows]).sort()[0]
-        found.counted[place] = Counted(together, distinct(torch.cat([before.shared, shared])))

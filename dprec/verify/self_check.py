@@ -139,12 +139,10 @@ class SelfCheck:
             raise BrokenPromise(found)
 
     def _refuse_rows(self, parts: Sequence[Any]) -> None:
-        """Refuse a batch whose rows are not the users that were drawn, one each."""
-        users, rows = self._drawn.users, sum(map(len, parts))
+        """Refuse a batch whose rows are not what the data gives for the users that were drawn."""
+        users = self._drawn.users
         if len(set(users)) != len(users):
             raise BrokenPromise(f"of {len(users)} users that the sampler drew some are the same")
-        if rows != len(users):
-            raise BrokenPromise(f"the sampler drew {len(users)} users and the batch has {rows} rows: give one row each")
         if not users or self._drawn.at_random() or same_numbers(self._drawn.parts(users), parts):
             return
         if not self._drawn.at_random(READINGS):
@@ -198,9 +196,6 @@ class SelfCheck:
         if self._drawn.users and not self._drawn.random:
             some = draw.sample(list(self._drawn.users), min(FEW, len(self._drawn.users)))
             alone = {user: self._drawn.parts([user]) for user in some[: FEW if self._users_left > 0 else TRIES]}
-            for made in alone.values():
-                if sum(map(len, made)) != 1:
-                    raise BrokenPromise(f"the data gives {sum(map(len, made))} rows for a user: give one row each")
             ordered = list(alone)
             if self._users_left > 0:
                 ordered.sort(key=lambda user: sum(tensor.numel() for tensor in batch_tensors(alone[user])))

@@ -70,6 +70,6 @@ def test_debts_are_paid_before_another_run_begins() -> None:
     """Else rows that nobody read again would keep their gradient without its noise."""
     run = trained()
     behind = run.module.big.weight.detach().clone()
-    run.strategies.begin(run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0, 64), 0.25)
+    run.strategies.begin(run.module, run.module.trained, StepNoise(run.noise, 1.0, 1.0), 0.25)
     moved = (run.module.big.weight != behind).any(1)
     assert moved[1:].tolist() == [row not in users(2, seed=3, most=3).bags for row in range(1, len(moved))]

@@ -110,7 +110,7 @@ class World:
             for parameter in self.module.parameters():
                 parameter.mul_(loud)
         self.strategies, noise = TableStrategies(STRATEGIES[strategies]()), GaussianNoise(1)
-        self.strategies.begin(self.module, trained(self.module), StepNoise(noise, 1.0, 1.0, 64), 0.25)
+        self.strategies.begin(self.module, trained(self.module), StepNoise(noise, 1.0, 1.0), 0.25)
         self.gradient = PrivateGradient(
             Clipping(mode, BOUND), StepNoise(noise, 0.0, 1), padding_rows(self.module), self.strategies
         )

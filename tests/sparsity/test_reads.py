@@ -329,7 +329,7 @@ def summed(net: Net, users: Visits, strategy: Strategy) -> Tensor:
     """Return the users' clipped sum, in which every row may change."""
     parameters, noise = dict(net.named_parameters()), GaussianNoise(1)
     strategies = TableStrategies([strategy])
-    strategies.begin(net, parameters, StepNoise(noise, 1.0, 1.0, 64), 0.25)
+    strategies.begin(net, parameters, StepNoise(noise, 1.0, 1.0), 0.25)
     strategies.choose = lambda recorded: strategies._chosen.update({"table.weight": None})  # type: ignore[method-assign]
     PrivateGradient(Clipping("flat", 0.7), StepNoise(noise, 0.0, 1), {}, strategies)(parameters, net.losses, [users])
     return torch.cat([p.grad.to_dense().flatten() for p in parameters.values() if p.grad is not None])

@@ -175,7 +175,7 @@ def mixed(parts: list[Any]) -> list[Any]:
     [
         (lost_cross_term, None, "tied", "clipping norms"),
         (norm_from_padding, None, "transformer", "among others than alone"),
-        (nothing_wrong, twice, "transformer", "rows: give one row each"),
+        (nothing_wrong, twice, "transformer", "other numbers than the data gives"),
         (nothing_wrong, in_place_of_another, "transformer", "other numbers than the data gives"),
         (last_user_dropped, None, "transformer", "autograd gives"),
         (table_without_noise, None, "transformer", "'embedding.weight' would be released with noise"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, cast
 
@@ -19,16 +18,6 @@ from dprec.sparsity.rows.tables import Table
 from dprec_kernels.ordering import distinct, is_among
 
 
-def needs_batch(strategy: Strategy) -> bool:
-    """Whether it chooses by what the batch looks up, which it then pays for in every step."""
-    return noise_ratio(strategy) < math.inf
-
-
-def noise_ratio(strategy: Strategy) -> float:
-    """Return the noise multiplier of its choices, per noise multiplier of the gradients; ∞ where there is no choice."""
-    return strategy.noise_ratio if isinstance(strategy, RowChoice) else math.inf
-
-
 def refuse_unfit(strategy: Strategy) -> None:
     """Refuse a strategy that is neither a choice nor a schedule, and a choice without noise."""
     if not isinstance(strategy, (RowChoice, NoiseSchedule)):
@@ -36,8 +25,8 @@ def refuse_unfit(strategy: Strategy) -> None:
             f"privacy.sparsity: {type(strategy).__name__} neither chooses rows nor schedules noise: "
             "subclass dprec.sparsity.RowChoice or NoiseSchedule"
         )
-    if not noise_ratio(strategy) > 0:
-        raise _unpaid(cast(RowChoice, strategy))
+    if not strategy.noise_ratio > 0:
+        raise _unpaid(strategy)
 
 
 def chosen_rows(
@@ -49,7 +38,7 @@ def chosen_rows(
     ranks: Ranks,
 ) -> Tensor | Touched | None:
     """Return the rows that may change: what is chosen, and what is declared to change in every step."""
-    batch = batch_rows(choice.space, recorded, among, declared, rounding, ranks) if needs_batch(choice) else None
+    batch = batch_rows(choice.space, recorded, among, declared, rounding, ranks) if choice.needs_batch else None
     chosen: Any = choice.choose(cast(BatchRows, _Unpaid(choice)) if batch is None else batch, among)
     if chosen is TOUCHED:
         _refuse_private(choice)
@@ -71,7 +60,7 @@ class _Unpaid:
         raise _unpaid(self._choice)
 
 
-def _unpaid(choice: RowChoice) -> UserError:
+def _unpaid(choice: Strategy) -> UserError:
     name = type(choice).__name__
     return UserError(f"privacy.sparsity: {name} looks at batches, so its noise_ratio must be finite and above 0")
 

@@ -40,6 +40,12 @@ class Strategy:
     """
 
     broken: ClassVar[str | None] = None  # why what it trains is not private
+    noise_ratio: float = math.inf  # noise multiplier of its choices per that of the gradients; ∞ where there are none
+
+    @property
+    def needs_batch(self) -> bool:
+        """Whether it chooses by what the batch looks up, which it then pays for in every step."""
+        return self.noise_ratio < math.inf
 
     def __init__(self, tables: str | list[str] = "*", least_rows: int = 0) -> None:
         self.tables = [tables] if isinstance(tables, str) else list(tables)

@@ -25,8 +25,6 @@ from dprec.sparsity.rows.batch_rows import batch_rows, only, split_by_user, with
 from dprec.sparsity.rows.choosing import (
     chosen_rows,
     declared_rows,
-    needs_batch,
-    noise_ratio,
     refuse_changed,
     refuse_unfit,
 )
@@ -42,7 +40,7 @@ class TableStrategies:
 
     def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
         self.in_order = list(strategies)
-        self._paid: list[float] | None = None  # each strategy's `noise_ratio` when σ was split
+        self._paid: list[float] = []  # each strategy's `noise_ratio` when σ was split
         self.tally = Tally()
         self._stepping = False
         self._rounding = 0.0  # of a step's sums, as `StepNoise` has it
@@ -69,7 +67,7 @@ class TableStrategies:
     @property
     def choice_needs_batch(self) -> bool:
         """Whether rows are chosen by what the batch looks up."""
-        return any(map(needs_batch, self.choices))
+        return any(choice.needs_batch for choice in self.choices)
 
     @property
     def owe_noise(self) -> bool:
@@ -102,7 +100,7 @@ class TableStrategies:
 
         Gaussians with multipliers s₁, s₂, … tell as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
         """
-        paid = map(noise_ratio, self.in_order) if self._paid is None else self._paid
+        paid = self._paid or [strategy.noise_ratio for strategy in self.in_order]
         return math.sqrt(1 + sum(ratio**-2 for ratio in paid))
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:
@@ -116,7 +114,7 @@ class TableStrategies:
         if not self.in_order:
             return ""
         own = sigma * self.gradient_noise_factor
-        phrases = "; ".join(strategy.phrase(own * noise_ratio(strategy)) for strategy in self.in_order)
+        phrases = "; ".join(strategy.phrase(own * strategy.noise_ratio) for strategy in self.in_order)
         return f" ({phrases}; the gradients' own noise multiplier is {own:.6g})"
 
     def begin(
@@ -126,7 +124,7 @@ class TableStrategies:
         tables, self._module, self._rounding = tables_of(module, trained), module, step_noise.rounding
         self._ranks = step_noise.source.ranks
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
-        self._paid = [noise_ratio(strategy) for strategy in self.in_order]
+        self._paid = [strategy.noise_ratio for strategy in self.in_order]
         for strategy in self.in_order:
             refuse_unfit(strategy)
             mine = named(tables, strategy.tables, strategy.least_rows)
@@ -139,7 +137,7 @@ class TableStrategies:
             for table in mine:
                 self._over.setdefault(table.name, []).append(strategy)
             own = self.gradient_noise_factor
-            choice = step_noise.multiplier * own * noise_ratio(strategy) if needs_batch(strategy) else 0.0
+            choice = step_noise.multiplier * own * strategy.noise_ratio if strategy.needs_batch else 0.0
             std = step_noise.std(max_norm / step_noise.expected_batch, own)
             strategy.begin(RowSpace(mine), choice, std, step_noise.source)
             if isinstance(strategy, NoiseSchedule):
@@ -244,7 +242,7 @@ class TableStrategies:
 
     def _without_gradient(self, recorded: UserGradients) -> Tensor:
         """Return who reads a row, of which users are counted, without a gradient there."""
-        each = [without_gradient(s.space, recorded, self._declared) for s in self.choices if needs_batch(s)]
+        each = [without_gradient(s.space, recorded, self._declared) for s in self.choices if s.needs_batch]
         return torch.stack(each).any(0)
 
     def choose(self, recorded: Sequence[UserGradients]) -> None:
@@ -267,16 +265,16 @@ class TableStrategies:
             elif chosen is TOUCHED:
                 self._touched.update(space.tables)
 
-    def counted(self, recorded: UserGradients) -> list[tuple[Tensor, Tensor]]:
-        """Return, for each strategy that needs the batch, the rows of each of these users, and those that all have."""
-        each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.choices if needs_batch(s)]
-        return [(batch.row, batch.shared) for batch in each]
+    def counted(self, recorded: UserGradients) -> list[Tensor]:
+        """Return, for each strategy that needs the batch, the rows that count for these users or change anyway."""
+        each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.choices if s.needs_batch]
+        return [distinct(torch.cat([batch.row, batch.shared])) for batch in each]
 
     def rows_with_gradient(self, gradient: Mapping[str, Tensor]) -> list[Tensor]:
         """Return, for each strategy that needs the batch, its rows where this gradient is not zero, without padding."""
         found = []
         for choice in self.choices:
-            if needs_batch(choice):
+            if choice.needs_batch:
                 space, rows = choice.space, [choice.space.no_rows]
                 for name in space.tables:
                     if name in gradient:
