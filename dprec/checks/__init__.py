@@ -18,8 +18,8 @@ What a model, its data or its training may not do, and which file refuses it:
     take more than one optimizer or gradient a step           training/refusals
     run a backward pass of its own, or change gradients       gradients/tape, bypass
     compute in less precision than the guarantee says         gradients/uses/low_precision, arithmetic
-    change what Lightning's trainer does with a step          switches; training/refusals;
-                                                              run/trainer; with several devices distributed/replicas
+    change what Lightning's trainer does with a step          training/refusals, run/trainer; with several devices
+                                                              distributed/replicas
     change it from a script                                   training: step_order, refusals
 
 Not refused but taken care of: `entropy` finds the generators that masks are drawn from and reseeds them, and

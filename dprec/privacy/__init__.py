@@ -7,7 +7,6 @@
                        steps
     cores              the cores of a CPU that each take a share of a step's users
     user_losses        one loss per user, as a run asks for them
-    periods            training period by period
     guarantee          the sentence
 
 A run's ε is given; `accounting/plan` decides σ and δ for it, from the law of the draws. What ε has been spent is in

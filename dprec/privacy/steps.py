@@ -22,7 +22,7 @@ from dprec.checks.bypass import (
 from dprec.checks.loading import Loading
 from dprec.checks.same_draws import SameDraws
 from dprec.checks.state import Unchanged, refuse_frozen
-from dprec.contract import Losses
+from dprec.contract import Losses, Users
 from dprec.distributed.ranks import ALONE, Ranks, fingerprint, pieces
 from dprec.gradients.parameters import padding_rows, trained_parameters
 from dprec.gradients.uses.arithmetic import compute_in_full, refuse_less
@@ -30,7 +30,6 @@ from dprec.gradients.uses.batches import batch_tensors
 from dprec.gradients.uses.low_precision import LOW
 from dprec.noise.step_noise import StepNoise
 from dprec.privacy.cores import OneCore, cores_for
-from dprec.privacy.periods import Periods
 from dprec.privacy.private_gradient import PrivateGradient
 from dprec.privacy.run import PrivateRun
 from dprec.privacy.user_losses import UserLosses
@@ -48,6 +47,19 @@ class TrainingTarget:
     module: nn.Module
     losses: Losses
     optimizer: Optimizer
+
+
+class UsersOfAPeriod:
+    """Those of all users who have these numbers, numbered from 0."""
+
+    def __init__(self, everybody: Users, numbers: range) -> None:
+        self._everybody, self._numbers = everybody, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def of(self, users: Sequence[int]) -> list[Any]:
+        return self._everybody.of([self._numbers[user] for user in users])
 
 
 class PrivateSteps:
@@ -82,9 +94,7 @@ class PrivateSteps:
         loading.deal(ranks)
         loading.of([0])
         loading.of([])  # a draw may be empty: fail now if no batch can be made of it
-        self._periods = Periods(sampling, strategies)
         allowed = run.start(taken, total)
-        sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
         parameters = self.parameters = trained_parameters(module)  # those of the last gradient
         shapes = [(name, tuple(p.shape)) for name, p in parameters.items()]
         ranks.refuse_different(
@@ -104,11 +114,13 @@ class PrivateSteps:
         step_noise = StepNoise(run.noise, run.sigma, sampling.expected_batch)
         strategies.begin(module, parameters, step_noise, run.clipping.max_norm)
         refuse_shared_memory(module, strategies.tables_owing_noise)
+        self._owing: set[int] = set()  # the ids of tables whose rows owe noise and get it when read
+        self._sums = NoisySums(run.planned.releases, run.noise, run.ledger.record)
+        self._period: int | None = None  # of the last step that this process took
         if run.steps == 0:
-            before = Unchanged(module)
-            strategies.learn(None, self._losses, parameters, loading, sums, len(sampling.periods))
-            before.refuse()
+            self._learn(None, loading)
         strategies.guard(module, trained.optimizer, run.steps)
+        self._owing.update(map(id, strategies.tables_owing_noise.values()))
         self._drawn = DrawnUsers(loading.of, loading.streams)
         self.check = SelfCheck(run.verify, module, parameters, run.clipping, strategies, self._drawn)
         cores = OneCore() if ranks.size > 1 or strategies.in_order else cores_for(module)
@@ -117,9 +129,8 @@ class PrivateSteps:
         most = run.clipping.max_norm / step_noise.expected_batch  # that one user adds to the gradient
         std = step_noise.nominal_std(most, strategies.gradient_noise_factor)
         self.last = run.steps + allowed  # the step after which the budget is spent
-        self.terms = Terms(sums, std, self.last)
+        self.terms = Terms(self._sums, std, self.last)
         self._names = parameters.keys()
-        self._owing = set(map(id, strategies.tables_owing_noise.values()))
         self._modes: list[bool] = []  # which parts were in training mode when the model was last checked
 
     def _some_of_data(self) -> list[int]:
@@ -146,13 +157,22 @@ class PrivateSteps:
         self._loading.check(batch, drawn)
         self._drawn.begin(drawn)
         self._refuse_in_other_modes()
-        module, losses, sums = self.trained.module, self._losses, self.terms.sums
-        self._periods.enter(self.run.steps, self._loading, module, losses, sums, self._owing)
+        period, module = self.run.sampling.period_of(self.run.steps), self.trained.module
+        if period not in (None, self._period):  # whose first batch comes next
+            self._period = period
+            self._learn(period, UsersOfAPeriod(self._loading, self.run.sampling.periods[period].numbers))
         self._loading.hold(batch)
         refuse_frozen(self._names, trained_parameters(module).keys())
         self._unchanged = Unchanged(module, self._owing)
         if not self.run.noise.seeded:
             self._loading.streams.reseed()
+
+    def _learn(self, period: int | None, users: Users) -> None:
+        """Let strategies look at users before the first step: at all of them, or at those of a period."""
+        before, strategies = Unchanged(self.trained.module, self._owing), self.run.strategies
+        periods = len(self.run.sampling.periods)
+        strategies.learn(period, self._losses, trained_parameters(self.trained.module), users, self._sums, periods)
+        before.refuse()
 
     def _refuse_in_other_modes(self) -> None:
         """Check the model again, as before the first step, if a part went from evaluation to training mode or back.

@@ -16,7 +16,6 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.exceptions import MisconfigurationException, SIGTERMException
 from rich.console import Console
 
-from dprec.checks.switches import refuse_switches
 from dprec.cli.arguments import short
 from dprec.cli.parser import Settings
 from dprec.distributed.replicas import refuse_strategy
@@ -26,6 +25,7 @@ from dprec.notices import left
 from dprec.run.saved.folder import RunFolder, full_disk_is_one_line, replace_file, write_json
 from dprec.run.tasks import Task
 from dprec.training.callback import Privacy
+from dprec.training.refusals import refuse_switches
 
 
 def refuse_unsafe(trainer: Mapping[str, Any]) -> None:

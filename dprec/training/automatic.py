@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dprec.checks.switches import refuse_switches, switches_of
 from dprec.errors import UserError
 from dprec.gradients.uses.batches import before_filling
 from dprec.lightning import beside
 from dprec.privacy.steps import PrivateSteps
 from dprec.training.loaders import WrappedBatch
-from dprec.training.refusals import refuse_hooks
+from dprec.training.refusals import refuse_hooks, refuse_switches, switches_of
 from dprec.training.step_order import FilledGradients, StepOrder
 
 if TYPE_CHECKING:

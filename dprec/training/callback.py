@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 
 from dprec.accounting.terms import Terms
 from dprec.checks.loading import Loading
-from dprec.checks.switches import refuse_switches, switches_of
 from dprec.contract import AsksOfAll, Drawable, offers
 from dprec.data.draws.length import draw_from, steps_of
 from dprec.distributed.replicas import begin_alike, leave_to_the_step, ranks_of, refuse_strategy
@@ -23,7 +22,7 @@ from dprec.privacy.run import PrivateRun
 from dprec.privacy.steps import PrivateSteps, TrainingTarget
 from dprec.training.automatic import AutomaticStep, not_begun
 from dprec.training.loaders import private_loader
-from dprec.training.refusals import refuse_averaging, refuse_module, refuse_tuners
+from dprec.training.refusals import refuse_averaging, refuse_module, refuse_switches, refuse_tuners, switches_of
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
