@@ -45,7 +45,8 @@ def evaluate(line: CommandLine, console: Console) -> None:
         instead = "add --data.class_path, such as Sequences, and --data.path"
         refuse_foreign(data_of(checkpoint, given.run, instead), given.run, trusted)
     task = task_of(type(model))
-    metrics = task.asked(given.metrics or checkpoint["dprec"]["metrics"])
+    named = given.metrics or checkpoint["dprec"]["metrics"]
+    metrics = task.asked(named) if named else None  # as the data's protocol has it
     task.beside(given.baselines or checkpoint["dprec"].get("baselines"))
     data = task.data_of(checkpoint["dprec"], line.overrides)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -66,13 +67,14 @@ def precision_at(ranks: Tensor, k: int = 10) -> Tensor:
     return (_columns(ranks) < k).sum(1).double() / k
 
 
-def recall_at(ranks: Tensor, k: int = 10) -> Tensor:
+def recall_at(ranks: Tensor, k: int = 10, capped: bool = False) -> Tensor:
     """Recall@k: the share of the user's held-out items that is among the first k, also where k is below their number.
 
     Args:
         ranks: (B,) the rank of each user's held-out item, 0 the best; or (B, K) of several, as `target_ranks` returns
             them.
         k: how many of the first items count.
+        capped: divide by k where more than k are held out, as Mult-VAE's code does.
 
     >>> import torch
     >>> from dprec.metrics import recall_at
@@ -81,7 +83,8 @@ def recall_at(ranks: Tensor, k: int = 10) -> Tensor:
     tensor([0.6667, 0.5000], dtype=torch.float64)
     """
     ranks = _columns(ranks)
-    return (ranks < k).sum(1).double() / _held_out(ranks)
+    held_out = _held_out(ranks)
+    return (ranks < k).sum(1).double() / (held_out.clamp(max=k) if capped else held_out)
 
 
 def mrr_at(ranks: Tensor, k: int = 10) -> Tensor:
@@ -159,6 +162,7 @@ def _held_out(ranks: Tensor) -> Tensor:
 # The metrics that a recipe's `metrics` may name, at a cutoff: ndcg@10. Training logs the default kinds of
 # `RankingMetrics` alone.
 GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": recall_at, "mrr": mrr_at, "map": map_at}
+STRONG_GAINS = {**GAINS, "recall": partial(recall_at, capped=True)}  # with `data.protocol: strong`
 
 
 class RankingMetrics(Metric):

@@ -83,6 +83,7 @@ _FACTS: tuple[tuple[str, str, str | None], ...] = (
     ("held_out_of_other_items", "of these, with items that training lacks: not tested", _DIM),
     ("events_of_validation", "of these, for validation", _DIM),
     ("events_tested", "events tested", _DIM),
+    ("users_held_out", "users held out whole", _DIM),
     ("users_tested", "users tested", _BOLD),
     ("training", "records for training", _BOLD),
     ("validation", "records after them, for validation", _BOLD),

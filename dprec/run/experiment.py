@@ -63,6 +63,8 @@ class Experiment:
         if checkpoint is None:
             model.check_files(tree["model"]["init_args"])
         self.data: Any = settings.make("data")
+        if not tree["metrics"]:
+            self.metrics = self.task.metrics_for(self.data)
         self._continue(tree["continue_from"], checkpoint)
         settle_catalogue(self.data, self.privacy, checkpoint)
         self.data.setup("fit")

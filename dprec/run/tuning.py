@@ -37,6 +37,7 @@ from dprec.noise.gaussian import ROUNDING, GaussianNoise
 from dprec.notices import heard_by
 from dprec.run.experiment import Experiment, resume, start
 from dprec.run.saved.folder import RunFolder, training_alone, write_private_json
+from dprec.run.tasks.judged import gains_of
 from dprec.run.tasks.ranking import Ranking
 
 Candidate = tuple[tuple[str, str], ...]  # settings, as on a command line
@@ -239,7 +240,8 @@ class Tuning:
                     trained = start(parse(_with(self.line, (*candidate, *own))), QUIET, self._kind())
         except Stopped as stopped:
             raise type(stopped)("continue with the same command") from None
-        total = torch.tensor([user_by_user(trained.model, _held_out(trained), self.metric)], dtype=torch.float64)
+        scored = user_by_user(trained.model, _held_out(trained), self.metric, gains_of(trained.data))
+        total = torch.tensor([scored], dtype=torch.float64)
         GaussianNoise().add_(total, self.price.score_noise * (1 + ROUNDING))
         return float(total) / self.users
 
@@ -301,7 +303,7 @@ def always_scoring(cls: Any) -> Any:
     return Scoring
 
 
-def user_by_user(model: Any, held_out: RankingUsers, metric: str) -> float:
+def user_by_user(model: Any, held_out: RankingUsers, metric: str, gains: Mapping[str, Any] = GAINS) -> float:
     """Return the sum of a metric over users, each ranked alone.
 
     In a batch, a user's scores are rounded as the lengths of others would have it, which may swap items that are close.
@@ -313,7 +315,7 @@ def user_by_user(model: Any, held_out: RankingUsers, metric: str) -> float:
         for number in range(len(alone)):
             batch = alone[number].to(model.device)
             _, masked = both_ranks(model.scores(batch), batch.target, batch.seen)
-            total += min(max(float(GAINS[kind](masked, int(cutoff))), 0.0), 1.0)
+            total += min(max(float(gains[kind](masked, int(cutoff))), 0.0), 1.0)
     return total
 
 

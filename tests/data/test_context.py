@@ -56,7 +56,7 @@ def check(data: Sequences, history: torch.Tensor, context: torch.Tensor) -> None
 @pytest.mark.parametrize(
     "how",
     [{}, {"validation": False}, {"test_users": 0.2}, {"test_events": 0.3}, {"test_days": 2.0, "validation": False},
-     {"min_events": 4}, {"max_length": 3}],
+     {"min_events": 4}, {"max_length": 3}, {"protocol": "strong"}],
 )  # fmt: skip
 def test_every_event_keeps_its_own_context(how: dict[str, Any], tmp_path: Path) -> None:
     data = data_of(log_of(tmp_path), **how)

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from dprec.data import Sequences
-from dprec.data.selection.held_out import place_of
+from dprec.data.selection.strong import place_of
 from dprec.errors import UserError
 from dprec.run.tasks.ranking import Ranking
 

@@ -148,7 +148,7 @@ def used(data):
     return steps, ranked, data.popularity, list(data.training.portions(500))
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS, ids=str)
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, {"protocol": "strong"}], ids=str)
 def test_a_mapped_log_gives_what_a_log_in_memory_gives(tmp_path, protocol):
     read, prepared = logs(tmp_path, 12)
     mapped, held = data_of(prepared, **protocol), data_of(read, **protocol)

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from dprec.data.logs.context import ContextColumns
-from dprec.data.logs.store import forget, stored
+from dprec.data.logs.store import ColumnStore, forget, stored
 
 Split = Literal["validation", "test"]
 
@@ -40,6 +40,7 @@ class Interactions:
     context: EventContext | None = None
     folder: Path | None = None  # where what is as long as the log is to be written; None: it stays in memory
     rule: HeldOutRule | None = None  # what of it is held out; training knows nothing of that
+    away: Interactions | None = None  # events of the users who are held out whole; they are not among these
 
     @classmethod
     def of(cls, user: np.ndarray, item: np.ndarray, item_ids: list[str]) -> Interactions:
@@ -62,6 +63,23 @@ class Interactions:
     def user_ids(self) -> pl.Series | None:
         """(N,) text; None if the data has no ids, as invented data."""
         return None if self.read_user_ids is None else self.read_user_ids()
+
+    def of_users(self, chosen: np.ndarray) -> Interactions:
+        """The events of some users, (N,) bool, who keep their ids; without `ages`."""
+        read, which, store = self.read_user_ids, np.flatnonzero(chosen), ColumnStore(self.folder, nameless=True)
+        for portion in self.portions():
+            mine = chosen[portion.users][portion.user]
+            store.add(**{name: column[mine] for name, column in portion.columns.items()})
+        columns = store.whole()
+        return replace(
+            self,
+            offsets=np.concatenate([[0], np.cumsum(np.diff(self.offsets)[chosen])]),
+            item=columns["items"],
+            read_user_ids=lambda: pl.Series(which).cast(pl.String) if read is None else read().gather(which),
+            item_users=None,
+            ages=None,
+            context=self.context_of(columns),
+        )
 
     @property
     def _columns(self) -> dict[str, np.ndarray]:

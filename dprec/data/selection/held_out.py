@@ -7,9 +7,8 @@ They apply before anything else is done, so nothing that training counts, or tak
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,21 +17,10 @@ from dprec.data.logs.histories import Histories, Interactions, Split
 from dprec.data.logs.parts import Source
 from dprec.data.logs.store import forget, stored
 from dprec.data.selection.catalogue import Catalogue, build_histories
+from dprec.data.selection.strong import SHARE, divide, place_of, to_find
 from dprec.errors import UserError
 
 DAY = 86_400
-
-
-def place_of(ids: Iterable[str]) -> np.ndarray:
-    """A number from 0 to 1 for each user, which follows from that user's id alone.
-
-    So whether somebody is in the data decides nothing about who else is held out. A place in a list of users would.
-
-    >>> place_of(["ann", "bob"]).round(3).tolist() == place_of(["zoe", "ann", "bob"])[1:].round(3).tolist()
-    True
-    """
-    digests = b"".join(blake2b(raw.encode(), digest_size=8).digest() for raw in ids)
-    return np.frombuffer(digests, dtype="<u8") / 2**64
 
 
 class HeldOut(NamedTuple):
@@ -48,7 +36,7 @@ class SplitHistories:
     """Histories of which the last events are held out.
 
     Args:
-        histories: of all users, everything of them.
+        histories: of all users, or of those who are held out whole, everything of them.
         training: of the users who take part in training, what it knows.
         validation: (N,) where each user's events for validation begin; they end where those of the test begin.
         test: (N,) where each user's events of the test begin, up to the end of the history.
@@ -119,6 +107,17 @@ def hold_out_users(histories: Histories, places: np.ndarray, share: float, valid
     training = replace(histories, starts=starts, ends=ends)
     nobody = "data.test_users holds out no user for the {}: give a larger share"
     return SplitHistories(histories, training, histories.ends - away, histories.ends - of_test, validation, nobody)
+
+
+def hold_out_strong(away: Interactions, training: Histories, catalogue: Catalogue, least: int) -> SplitHistories:
+    """Hold out items of the users `away`, for the test or for validation; items that training lacks are left out."""
+    kept = build_histories(away, least, catalogue)
+    users = away.ids_of(kept.users)
+    histories, given = to_find(kept.histories, users, catalogue.ids)
+    validation = histories.starts + given
+    test = np.where(place_of(users) < SHARE, validation, histories.ends)
+    nobody = "data.protocol strong holds out no user with 5 items for the {}: give a log of more users"
+    return SplitHistories(histories, training, validation, test, True, nobody)
 
 
 @dataclass(frozen=True)
@@ -245,12 +244,17 @@ class Protocol:
     test_days: float | None = None
     test_events: float | None = None
     test_items: float | None = None
+    strong: bool = False  # as Mult-VAE and DPALS are measured
 
     def __post_init__(self) -> None:
         ways = ("test_users", "test_days", "test_events", "test_items")
         given = [name for name in ways if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"data.{given[0]} and data.{given[1]} are two ways to hold out: give one")
+        if self.strong and given:
+            raise UserError(f"data.protocol strong and data.{given[0]} are two ways to hold out: give one")
+        if self.strong and not self.validation:
+            raise UserError("data.protocol strong holds out users for validation, too: set data.validation to true")
         for name in ("test_users", "test_events", "test_items"):
             share = getattr(self, name)
             if share is not None and not 0 < share < (0.5 if self.validation else 1):
@@ -270,7 +274,16 @@ class Protocol:
 
     @property
     def leave_one_out(self) -> bool:
-        return self.events is None and self.test_users is None
+        return self.events is None and self.test_users is None and not self.strong
+
+    @property
+    def several(self) -> bool:
+        """Whether a user may have several held-out items."""
+        return self.events is not None or self.strong
+
+    def applied_to(self, found: Interactions) -> Interactions:
+        """Return the events with what is held out before anything else is done."""
+        return divide(found) if self.strong else replace(found, rule=self.events)
 
     @property
     def said_of_validation(self) -> str:
@@ -281,7 +294,7 @@ class Protocol:
             return "as many items before them are"
         if self.test_items is not None:
             return "the events of as many other items are"
-        return "the item before the last is" if self.test_users is None else "as many other users are"
+        return "the item before the last is" if self.leave_one_out else "as many other users are"
 
     @property
     def said(self) -> str:
@@ -290,6 +303,11 @@ class Protocol:
             return self.events.said
         if self.test_users is not None:
             return f"the last item of {self.test_users:g} of the users, who take no part in training"
+        if self.strong:
+            return (
+                f"a random fifth of the items of {SHARE:.3g} of the users, from their other items; these users take "
+                "no part in training"
+            )
         return "each user's last item"
 
     def load(
@@ -308,7 +326,9 @@ class Protocol:
                 f"the catalogue has {len(kept.catalogue)} item, so there is nothing to rank: "
                 "check data.item_column and data.catalogue, or lower data.min_events"
             )
-        if rule is not None:
+        if found.away is not None:
+            split = hold_out_strong(found.away, kept.histories, kept.catalogue, least)
+        elif rule is not None:
             split = rule.split(kept.histories, kept.parts)
         elif self.test_users is not None:
             places = place_of(found.ids_of(kept.users))
@@ -322,6 +342,7 @@ class Protocol:
             "items_kept": len(kept.catalogue),
             "events_kept": len(kept.histories.items),
             "held_out": self.said,
+            "users_held_out": None if found.away is None else split.histories.users,
             "users_tested": split.tested,
         }
         filtered = given is None and least > 1

@@ -29,7 +29,7 @@ OTHER_DATA = {
     *("user_column", "item_column", "time_column", "catalogue", "catalogue_share", "min_events", "records_per_step"),
     *("validation", "test_users", "test_days", "test_events", "test_items", "test_share", "validation_share"),
     *("batch_size", "sampling", "sampling_seed", "tokens", "micro_batch", "metrics_users", "synthetic_users"),
-    *("synthetic_items", "synthetic_records", "synthetic_drift", "synthetic_seed"),
+    *("synthetic_items", "synthetic_records", "synthetic_drift", "synthetic_seed", "protocol"),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dprec.errors import UserError
 from dprec.metrics.lists import KINDS, bits_of, diversity_of, novelty_of
-from dprec.metrics.ranking import GAINS, NOWHERE, both_ranks, by_rank, dense_ranks, serendipity_at
+from dprec.metrics.ranking import GAINS, NOWHERE, STRONG_GAINS, both_ranks, by_rank, dense_ranks, serendipity_at
 
 PROTOCOLS = {"": "seen items masked", "/all": "all items"}
 EVERYBODY = "all"
@@ -20,6 +20,11 @@ EVERYBODY = "all"
 BY = {"by_popularity": ("head", "torso", "tail"), "by_length": ("short", "medium", "long")}
 LISTS = ("novelty", "diversity")  # follow from a user's list alone
 GROUPS = (EVERYBODY, *BY["by_popularity"], *BY["by_length"])
+
+
+def gains_of(data: Any) -> Mapping[str, Callable[[Tensor, int], Tensor]]:
+    """Return the metrics of ranks by their kinds, divided as the data's protocol has it."""
+    return STRONG_GAINS if getattr(getattr(data, "protocol", None), "strong", False) else GAINS
 
 
 class Popular:
@@ -65,10 +70,16 @@ class UserNumbers:
         popularity: (items,) training events of each item.
         lengths: (users,) events of each user of training.
         features: (items, S) the numbers of each item's public features, if diversity is asked for.
+        gains: the metrics of ranks by their kinds.
     """
 
     def __init__(
-        self, metrics: Sequence[str], popularity: Tensor, lengths: np.ndarray, features: Tensor | None
+        self,
+        metrics: Sequence[str],
+        popularity: Tensor,
+        lengths: np.ndarray,
+        features: Tensor | None,
+        gains: Mapping[str, Callable[[Tensor, int], Tensor]] = GAINS,
     ) -> None:
         asked = [(metric.partition("@")[0], cutoff(metric)) for metric in metrics]
         self.asked = [(kind, k) for kind, k in asked if kind != "coverage"]
@@ -78,7 +89,7 @@ class UserNumbers:
         self.ranks, self.bits, self.thirds = dense_ranks(popularity), bits_of(popularity), thirds(popularity)
         cuts = np.quantile(lengths, (1 / 3, 2 / 3), method="lower")
         self.cuts = torch.from_numpy(cuts).to(popularity.device)
-        self.features = features
+        self.features, self.gains = features, gains
 
     def groups(self, batch: Any) -> Tensor:
         """Return which of `GROUPS` each user is in, (B, groups) bool."""
@@ -121,7 +132,7 @@ class UserNumbers:
         """A number of each user's held-out items (B, K), (B,): float64."""
         if kind == "serendipity":
             return serendipity_at(ranks, self.ranks[target], self.items, k)
-        return GAINS[kind](ranks, k)
+        return self.gains[kind](ranks, k)
 
 
 def about(group: str, figures: Mapping[str, Any]) -> str:

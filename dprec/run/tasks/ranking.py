@@ -21,10 +21,10 @@ from dprec.errors import UserError
 from dprec.lightning import LightningDataModule
 from dprec.metrics.intervals import UserMeans
 from dprec.metrics.lists import KINDS, ListMetrics, first_items
-from dprec.metrics.ranking import GAINS
+from dprec.metrics.ranking import GAINS, STRONG_GAINS
 from dprec.models import Recommender
 from dprec.models.baselines import BASELINES, ItemToItem, met, refuse_large
-from dprec.run.tasks.judged import BY, GROUPS, PROTOCOLS, Popular, UserNumbers, about, cutoff
+from dprec.run.tasks.judged import BY, GROUPS, PROTOCOLS, Popular, UserNumbers, about, cutoff, gains_of
 from dprec.run.tasks.task import RESAMPLED, Task, add_up, own_part
 
 POPULARITY = "popularity_"
@@ -34,6 +34,7 @@ SEVERAL = (
     "of a user's several held-out items, each counts once: ndcg@k is divided by that of the best order, hit@k is 1 "
     "with any of them, recall@k is their share among the first k"
 )
+STRONG = f"{SEVERAL}, or their number there divided by k if more than k are held out"
 SHOWN = 10  # items of a list that should not be the same for everybody
 FEW = 0.1  # of the items that these lists could hold
 
@@ -44,6 +45,7 @@ class Ranking(Task):
         f"those named /all rank all items; {ONE}"
     )
     metrics = ("ndcg@10", "hit@10")
+    strong_metrics = ("recall@20", "recall@50", "ndcg@100")  # those that papers with this protocol print
     watched = ("ndcg@10", "NDCG@10")
     held_out = "items"
 
@@ -63,13 +65,16 @@ class Ranking(Task):
         if any(metric.startswith("diversity@") for metric in metrics) and model.item_features is None:
             raise UserError("diversity compares public features of items: set model.features and model.feature_file")
 
+    def metrics_for(self, data: Any) -> Sequence[str]:
+        return self.strong_metrics if gains_of(data) is STRONG_GAINS else self.metrics
+
     def describe(self, data: Any) -> dict[str, Any]:
         protocol, validation = self.protocol, getattr(data, "validation", False)
         rule: Protocol | None = getattr(data, "protocol", None)
         if rule is not None and not rule.leave_one_out:
             protocol = protocol.replace("leave-one-out", rule.said)
-        if rule is not None and rule.events is not None:
-            protocol = protocol.replace(ONE, SEVERAL)
+        if rule is not None and rule.several:
+            protocol = protocol.replace(ONE, STRONG if rule.strong else SEVERAL)
         if validation:
             protocol += f"; {'the item before the last is' if rule is None else rule.said_of_validation} for validation"
             protocol += " and not for training"
@@ -112,7 +117,8 @@ class Ranking(Task):
         If the loader serves a sample of the held-out users, the result also has their numbers and the standard errors.
         """
         popularity = data.popularity.to(device)
-        numbers = UserNumbers(metrics, popularity, data.training.lengths, model.item_features)
+        lengths = data.training.lengths
+        numbers = UserNumbers(metrics, popularity, lengths, model.item_features, gains_of(data))
         rankers: dict[str, Any] = {"": model, POPULARITY: Popular(popularity), **self._baselines(data)}
         means = UserMeans([f"{who}{name}" for who in rankers for name in numbers.names], GROUPS)
         listed = {who: numbers.listed | ({SHOWN} if who == "" else set()) for who in rankers}

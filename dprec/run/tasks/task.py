@@ -36,6 +36,10 @@ class Task(ABC):
             self._refuse_unknown(name)
         return names
 
+    def metrics_for(self, data: Any) -> Sequence[str]:
+        """The metrics if none are asked for."""
+        return self.metrics
+
     def beside(self, text: str | None) -> None:
         """Take the baselines of a comma-separated list."""
         if text:
@@ -83,11 +87,12 @@ class Task(ABC):
             raise UserError(
                 f"--split validation: the run held out no validation {self.held_out}; set data.validation to true"
             )
-        self.refuse_unmeasurable(model, data, metrics or self.metrics)
+        metrics = metrics or self.metrics_for(data)
+        self.refuse_unmeasurable(model, data, metrics)
         loader = data.val_dataloader() if split == "validation" else data.test_dataloader()
         model = model.to(device).eval()
         with torch.inference_mode():
-            return self._measure(model, data, loader, metrics or self.metrics, device, ranks)
+            return self._measure(model, data, loader, metrics, device, ranks)
 
     @abstractmethod
     def _refuse_unknown(self, metric: str) -> None: ...
