@@ -21,11 +21,11 @@ def measure(*words: str) -> list[dict]:
 
 
 def test_the_page_is_what_the_kept_runs_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/results.md belongs to docs/measured/dpformer.jsonl and eight_logs.jsonl."""
+    """docs/results.md belongs to docs/measured/dpformer.jsonl, eight_logs.jsonl and held_out_users.json."""
     pytest.importorskip("matplotlib")
     (tmp_path / "docs" / "measured").mkdir(parents=True)
     kept, page = "docs/measured/dpformer.jsonl", "docs/results.md"
-    for file in (kept, "docs/measured/eight_logs.jsonl"):
+    for file in (kept, "docs/measured/eight_logs.jsonl", "docs/measured/held_out_users.json"):
         (tmp_path / file).write_bytes((ROOT / file).read_bytes())
     text = (ROOT / page).read_text(encoding="utf-8")
     (tmp_path / page).write_text(re.sub(r"(\|---\|\n)(?:\|.*\n)+", r"\1", text), encoding="utf-8")  # no figure

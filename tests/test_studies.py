@@ -303,6 +303,16 @@ def test_a_study_runs_and_measures(name: str, tmp_path: Path) -> None:
     assert holds(rows), rows
 
 
+@pytest.mark.full
+def test_models_are_compared_on_users_who_are_held_out_whole(tmp_path: Path) -> None:
+    rows = run(tmp_path, "private_als", "--protocol", "strong", "--epsilons", "5")
+    assert [row["model"] for row in rows if row.get("epsilon") == 5] == ["sequences", "PrivateALS"]
+    assert {row["model"] for row in rows if "epsilon" not in row} == {
+        f"{name}, not private" for name in ("popularity", "itemknn", "ease")
+    }
+    assert all(0 < row[name] < 1 for row in rows for name in ("recall@20", "recall@50", "ndcg@100"))
+
+
 @outside
 @pytest.mark.full
 def test_gpu_compile(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ PAPER = {
 MASKED = ("ndcg@10", "hit@10")
 BARS = ("discriminant", "spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
 CURVES = {"dpformer": "with Re-Attention", "transformer": "without"}
-EIGHT = "eight_logs.jsonl"
+EIGHT, HELD_OUT = "eight_logs.jsonl", "held_out_users.json"
 COLUMNS = {"data": "data", "model": "model", **{f"{epsilon:g}": f"ε = {epsilon:g}" for epsilon in SHOWN}}
 LISTED = (
     "discriminant", "sequences", "spectral", "spectral_former", "als", "dpformer_popular", "dpformer", "transformer",
@@ -252,6 +252,7 @@ def document(runs: Sequence[Row], page: Path) -> None:
     heads = ["model", *(f"ε = {epsilon:g}" for epsilon in SHOWN)]
     tables = {name: markdown(heads, grid(runs, data, MASKED[:1], LISTED)) for data, name in DATA.items()}
     tables |= {"Seconds of training": cost(runs), "Eight logs": "\n".join(eight_logs.lines(measured / EIGHT))}
+    tables["Held-out users"] = held_out(json.loads((measured / HELD_OUT).read_text(encoding="utf-8")))
     for title, lines in tables.items():
         before, heading, after = text.partition(f"\n## {title}\n")
         kept, rest = re.split(r"(?:^\|.*\n)+", after, maxsplit=1, flags=re.MULTILINE)
@@ -259,6 +260,17 @@ def document(runs: Sequence[Row], page: Path) -> None:
     page.write_text(text, encoding="utf-8", newline="\n")
     bars(runs, measured / "dpformer_models.png")
     curves(runs, measured / "dpformer_training.png")
+
+
+def held_out(rows: Sequence[Row]) -> str:
+    """Return the table of users who are held out whole, from the rows of `private_als.py`."""
+    rows = sorted(rows, key=lambda row: row.get("epsilon", float("inf")))
+    figures = [[f"{100 * row[name]:.1f}" for name in ("recall@20", "recall@50", "ndcg@100")] for row in rows]
+    names = [[row["model"], f"{row['epsilon']:g}" if "epsilon" in row else ""] for row in rows]
+    return markdown(
+        ["model", "ε", "recall@20", "recall@50", "NDCG@100"],
+        [[*name, *own] for name, own in zip(names, figures, strict=True)],
+    )
 
 
 def markdown(heads: Sequence[str], lines: Table) -> str:

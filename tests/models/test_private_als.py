@@ -54,6 +54,32 @@ def test_the_sums_are_those_of_plain_loops() -> None:
     assert np.allclose(found[12:], twice * grams[above])
 
 
+def test_sums_over_whole_histories_are_those_of_plain_loops() -> None:
+    """Each chosen item of a user counts, with the user's one vector of all of them."""
+    logs, rng = histories([0, 9, 1, 5, 12]), np.random.default_rng(0)
+    place = np.array([4, 0, 4, 1, 2, 4, 3, 4])  # items 1, 3, 4, 6 are chosen
+    vectors, weights = rng.standard_normal((4, 3)), np.array([1.0, 0.5, 2.0, 0.25])
+    others = 0.02 * vectors.T @ vectors + 1e-3 * np.eye(3)
+    total = np.zeros(4 * 3 + 6)
+    above = np.triu_indices(3)
+    for user in range(logs.users):
+        chosen = [int(place[item]) for item in logs.of(user) if place[item] < 4][-5:]
+        if not chosen:
+            continue
+        met = vectors[chosen]
+        vector = np.linalg.solve(met.T @ met + others, met.sum(0))
+        vector /= np.linalg.norm(vector)
+        right = np.zeros((4, 3))
+        for item in chosen:
+            right[item] += weights[item] * vector
+        gram = als.GRAM * np.linalg.norm(weights[chosen]) * np.outer(vector, vector)
+        entries = np.where(above[0] == above[1], 1.0, np.sqrt(2)) * gram[above]
+        own = np.concatenate([right.ravel(), entries])
+        total += own / np.linalg.norm(own)
+    found = unit_sum(18, logs.users, als.factor_sums(logs, place, vectors, weights, 0.6, 5, whole=True))
+    assert np.allclose(found, total)
+
+
 class Recorded(ExactSums):
     """Answers with noise; asked about neighbouring data, it repeats its answers and measures what differs."""
 
