@@ -39,6 +39,10 @@ def _unusable(parameter: nn.Parameter) -> str | None:
             "is complex, and noise is made of real numbers: hold its real and imaginary parts in one more dimension, "
             "and use torch.view_as_complex of it"
         )
+    if not parameter.numel():
+        return f"has no elements, {tuple(parameter.shape)}: leave it out, or set its requires_grad to False"
+    if any(size > 1 and step == 0 for size, step in zip(parameter.shape, parameter.stride(), strict=True)):
+        return "has several elements in one place in memory (expand): make it of a copy, by clone()"
     return None
 
 

@@ -21,6 +21,7 @@ from dprec.convex.measurements import (
     project_l1,
     recovers,
 )
+from dprec.errors import UserError
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 
 
@@ -167,12 +168,14 @@ class VectorNoise(GaussianNoise):
 
     def gaussian(self, size: int, std: float) -> np.ndarray:
         """Return N(0, std²) in every entry."""
+        _check_precision(std)
         drawn = np.zeros(size)
         self.add_(torch.from_numpy(drawn), std * (1 + ROUNDING))
         return drawn
 
     def laplace(self, size: int, scale: float) -> np.ndarray:
         """Return Laplace noise with density ∝ exp(-|x| / scale) in every entry."""
+        _check_precision(scale)
         drawn = self.exponentials(size).sub_(self.exponentials(size)).mul_(scale * (1 + ROUNDING))
         return drawn.numpy()
 
@@ -190,6 +193,12 @@ def on_grid(noisy: np.ndarray, scale: float) -> np.ndarray:
         return noisy
     unit = 2.0 ** max(math.floor(math.log2(scale * _GRID)), -1000)
     return np.round(noisy / unit) * unit
+
+
+def _check_precision(scale: float) -> None:
+    """Refuse half precision, which rounds the scale of the noise to 0 for many records."""
+    if np.result_type(scale).kind == "f" and np.finfo(np.result_type(scale)).bits < 32:
+        raise UserError("an argument is a number in half precision, which is too coarse for noise: give Python numbers")
 
 
 def draws(seed: int | None) -> np.random.Generator:

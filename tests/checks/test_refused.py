@@ -88,6 +88,8 @@ def test_a_table_whose_weight_is_computed_has_no_padding_row_and_trains(dim: int
     ("module", "said"),
     [
         (lambda: nn.LazyLinear(1), "parameter 'weight' has no size yet: call the model on a batch first"),
+        (lambda: nn.Sequential(nn.Linear(4, 0), nn.Linear(0, 1)), r"parameter '0.weight' has no elements, \(0, 4\)"),
+        (lambda: Times(torch.zeros(1).expand(4)), "parameter 'p' has several elements in one place in memory"),
         (lambda: Times(torch.zeros(4, dtype=torch.cfloat)), "parameter 'p' is complex"),
     ],
 )

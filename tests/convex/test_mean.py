@@ -133,6 +133,7 @@ def test_a_seed_repeats_and_is_not_private() -> None:
         ({"sparsity": math.inf}, "sparsity is inf"),
         ({"norm": -1.0}, "norm is -1.0"),
         ({"norm": 1e-170}, "norm is 1e-170"),
+        ({"norm": np.float16(1e-3), "delta": 0.01, "epsilon": 8.0, "mechanism": "plain"}, "give Python numbers"),
         ({"mechanism": "magic"}, "mechanism is 'magic'"),
         ({"mechanism": "recovery"}, "needs delta above 0"),
         ({"vectors": "rows"}, "not a matrix of numbers"),

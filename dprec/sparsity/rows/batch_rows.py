@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -125,6 +127,8 @@ def split_by_user(
             retaken += [
                 trimmed[user] if user in trimmed else alone(part, user) for user in broken.nonzero().flatten().tolist()
             ]
+    for name in _read_by_place(every_table, pieces):  # whatever the histories: what is said is not private
+        _warn_of_padding(name)
     every = list(pieces)
     for one in retaken:
         every.append((one, again(one)))
@@ -138,6 +142,24 @@ def _somebody(part: Any, own: UserGradients) -> Tensor | None:
     if empty is not None and empty.shape == (own.real,):
         return torch.cat([~empty, empty.new_zeros(own.batch_size - own.real)])
     return own.is_real if own.real < own.batch_size else None
+
+
+def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, UserGradients]]) -> list[str]:
+    """Return the tables of which all users of a micro-batch read the very same rows, such as positions."""
+    uses = [
+        (name, use) for _, own in pieces if own.real > 1 for name in tables for use in own.contributions.get(name, ())
+    ]
+    return list(dict.fromkeys(name for name, use in uses if isinstance(use, Rows) and use.ids.stride(0) == 0))
+
+
+@functools.cache
+def _warn_of_padding(table: str) -> None:
+    warnings.warn(
+        f"privacy.sparsity: all users read the same rows of '{table}', so some are recorded one by one, which is slow: "
+        "name the other tables in the strategy's `tables`",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def without_gradient(space: RowSpace, recorded: UserGradients, declared: Mapping[str, Tensor] | None = None) -> Tensor:
