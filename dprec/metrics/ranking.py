@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -162,7 +162,8 @@ def _held_out(ranks: Tensor) -> Tensor:
 # The metrics that a recipe's `metrics` may name, at a cutoff: ndcg@10. Training logs the default kinds of
 # `RankingMetrics` alone.
 GAINS = {"ndcg": ndcg_at, "hit": hit_at, "precision": precision_at, "recall": recall_at, "mrr": mrr_at, "map": map_at}
-STRONG_GAINS = {**GAINS, "recall": partial(recall_at, capped=True)}  # with `data.protocol: strong`
+# With `data.protocol: strong`.
+STRONG_GAINS: dict[str, Callable[[Tensor, int], Tensor]] = {**GAINS, "recall": partial(recall_at, capped=True)}
 
 
 class RankingMetrics(Metric):
