@@ -98,7 +98,6 @@ PAPER = {
 MASKED = ("ndcg@10", "hit@10")
 BARS = ("discriminant", "spectral_former", "spectral", "dpformer", "transformer", "transformer_untied", "gru", "lstm")
 CURVES = {"dpformer": "with Re-Attention", "transformer": "without"}
-EIGHT, HELD_OUT = "eight_logs.jsonl", "held_out_users.json"
 COLUMNS = {"data": "data", "model": "model", **{f"{epsilon:g}": f"ε = {epsilon:g}" for epsilon in SHOWN}}
 LISTED = (
     "discriminant", "sequences", "spectral", "spectral_former", "als", "dpformer_popular", "dpformer", "transformer",
@@ -251,8 +250,11 @@ def document(runs: Sequence[Row], page: Path) -> None:
     text, measured = page.read_text(encoding="utf-8"), page.parent / "measured"
     heads = ["model", *(f"ε = {epsilon:g}" for epsilon in SHOWN)]
     tables = {name: markdown(heads, grid(runs, data, MASKED[:1], LISTED)) for data, name in DATA.items()}
-    tables |= {"Seconds of training": cost(runs), "Eight logs": "\n".join(eight_logs.lines(measured / EIGHT))}
-    tables["Held-out users"] = held_out(json.loads((measured / HELD_OUT).read_text(encoding="utf-8")))
+    tables |= {
+        "Seconds of training": cost(runs),
+        "Eight logs": "\n".join(eight_logs.lines(measured / "eight_logs.jsonl")),
+        "Held-out users": held_out(json.loads((measured / "held_out_users.json").read_text(encoding="utf-8"))),
+    }
     for title, lines in tables.items():
         before, heading, after = text.partition(f"\n## {title}\n")
         kept, rest = re.split(r"(?:^\|.*\n)+", after, maxsplit=1, flags=re.MULTILINE)

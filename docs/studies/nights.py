@@ -30,7 +30,7 @@ WORDS = (
     "--data.validation false --data.min_events 3 --data.batch_size 0.25 --data.max_length 20"
 ).split()
 ANEW, FURTHER, ONCE = "made anew", "trained further", "never updated"
-COLUMNS = {"night": "night", "model": "model", "ndcg": "NDCG@10", "std": "±", "epsilon": "joint ε"}
+COLUMNS = {"night": "night", "model": "model", "ndcg": "NDCG@10", "epsilon": "joint ε"}
 Day = dict[str, list[str]]  # the items of each user
 
 
@@ -94,9 +94,7 @@ def measure(asked: Namespace) -> list[Row]:
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
             found.append([*shop(seed, Path(folder), nights, users)])
-    every = [[row["ndcg"] for row in rows] for rows in zip(*found, strict=True)]
-    spread = [{"ndcg": statistics.mean(own), "std": statistics.stdev(own), "all": own} for own in every]
-    return [row | own for row, own in zip(found[0], spread, strict=True)]
+    return [rows[0] | {"ndcg": statistics.mean(row["ndcg"] for row in rows)} for rows in zip(*found, strict=True)]
 
 
 PARSER = study.parser(__doc__)

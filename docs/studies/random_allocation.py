@@ -35,10 +35,6 @@ class Setting:
     steps: int
     chosen: int = 1
 
-    @property
-    def delta(self) -> float:
-        return 1 / self.users
-
 
 SETTINGS = (  # rounded to whole steps: rates 0.339, 0.280, 0.678, 0.033 and 0.0041
     Setting("movielens_dpformer", 6040, rounds=20, steps=3),
@@ -61,7 +57,7 @@ def measure(asked: Namespace) -> list[Row]:
 
 def _row(setting: Setting, epsilon: float, library: Any) -> Row:
     rate, steps = setting.chosen / setting.steps, setting.rounds * setting.steps
-    budget = PrivacyBudget(epsilon, setting.delta)
+    budget = PrivacyBudget(epsilon, 1 / setting.users)
     poisson = calibrate(budget, lambda sigma: Event("poisson_gaussian", sigma, rate), steps)
     theirs = _least(poisson, setting, epsilon, library)
     return asdict(setting) | {"epsilon": epsilon, "poisson": poisson, "theirs": theirs, "ratio": theirs / poisson}
@@ -70,7 +66,7 @@ def _row(setting: Setting, epsilon: float, library: Any) -> Row:
 def _least(guess: float, setting: Setting, epsilon: float, library: Any) -> float:
     """Return the smallest noise multiplier whose ε is at most `epsilon`, to 0.5 %, by bisection around a guess."""
 
-    config = library.AllocationSchemeConfig(loss_discretization=GRID, tail_truncation=1e-4 * setting.delta)
+    config = library.AllocationSchemeConfig(loss_discretization=GRID, tail_truncation=1e-4 / setting.users)
 
     def fits(sigma: float) -> bool:
         params = library.PrivacyParams(
@@ -78,7 +74,7 @@ def _least(guess: float, setting: Setting, epsilon: float, library: Any) -> floa
             num_steps=setting.steps,
             num_selected=setting.chosen,
             num_epochs=setting.rounds,
-            delta=setting.delta,
+            delta=1 / setting.users,
         )
         return bool(library.gaussian_allocation_epsilon_configurable(params=params, config=config) <= epsilon)
 

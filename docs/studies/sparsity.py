@@ -66,7 +66,6 @@ COLUMNS = {
     "auc_loss": "below DP-SGD",
     "gradient_size_reduction": "reduction",
     "rows_noised": "rows with noise",
-    "seconds": "s",
 }
 
 
