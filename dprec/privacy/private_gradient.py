@@ -103,7 +103,10 @@ class PrivateGradient:
         self.step_noise.source.add_all_([*self._whole, *noisy.values()], std)
         if self._padding:
             torch._foreach_zero_(self._padding)
-        torch._foreach_div_([*self._whole, *(values for _, values in rows.values())], expected)
+        for whole in self._whole:
+            whole.div_(expected)
+        if rows:
+            torch._foreach_div_([values for _, values in rows.values()], expected)
         if self.check is not None:
             late = {name: own for name, (own, _) in rows.items() if name not in noisy}
             self.check.noised(released, late, expected, std)

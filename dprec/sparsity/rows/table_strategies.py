@@ -40,7 +40,7 @@ class TableStrategies:
 
     def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
         self.in_order = list(strategies)
-        self._paid: list[float] = []  # each strategy's `noise_ratio` when σ was split
+        self._paid: list[float] | None = None  # each strategy's `noise_ratio` when σ was split
         self.tally = Tally()
         self._stepping = False
         self._rounding = 0.0  # of a step's sums, as `StepNoise` has it
@@ -67,7 +67,7 @@ class TableStrategies:
     @property
     def choice_needs_batch(self) -> bool:
         """Whether rows are chosen by what the batch looks up."""
-        return any(choice.needs_batch for choice in self.choices)
+        return True in [strategy.needs_batch for strategy in self.in_order]
 
     @property
     def owe_noise(self) -> bool:
@@ -100,7 +100,7 @@ class TableStrategies:
 
         Gaussians with multipliers s₁, s₂, … tell as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
         """
-        paid = self._paid or [strategy.noise_ratio for strategy in self.in_order]
+        paid = [strategy.noise_ratio for strategy in self.in_order] if self._paid is None else self._paid
         return math.sqrt(1 + sum(ratio**-2 for ratio in paid))
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:
