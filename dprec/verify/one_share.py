@@ -165,10 +165,10 @@ class Judge:
         rough = self._weighted(found, double=False)
         if not off > allowed + CONDITION * norm(less(rough, exact)):  # also where it is no number
             return None
-        return BrokenPromise(
-            f"parameter '{max(apart, key=apart.__getitem__)}': the sum of {count} users is off by {off / bound:.2g} "
-            "clipping norms from what autograd gives for their weighted losses"
-        )
+        many = f"the sum of {count} users is", "what autograd gives for their weighted losses"
+        what, truth = many if count > 1 else ("what is added for a user is", "the user's own clipped gradient")
+        worst = max(apart, key=apart.__getitem__)
+        return BrokenPromise(f"parameter '{worst}': {what} off by {off / bound:.2g} clipping norms from {truth}")
 
     def _weighted(self, found: Recount, double: bool = True) -> Vector:
         total: Vector = {}

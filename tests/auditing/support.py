@@ -108,13 +108,13 @@ def norm_without_cross_terms() -> AbstractContextManager[Any]:
 @contextmanager
 def noise_on_touched_rows_only() -> Iterator[None]:
     """An engine whose tables get noise where somebody's gradient is not zero: embedding-aware noise."""
-    honest, release, before = GaussianNoise.add_all_, PrivateGradient._fill_dense, list[Tensor]()
+    honest, release, before = GaussianNoise.add_all_, PrivateGradient._fill, list[Tensor]()
 
     def add_all_(self: GaussianNoise, tensors: Sequence[Tensor], std: float) -> None:
         before[:] = [tensor.clone() for tensor in tensors]
         honest(self, tensors, std)
 
-    def _fill_dense(self: PrivateGradient, *rest: Any) -> None:
+    def _fill(self: PrivateGradient, *rest: Any) -> None:
         for total in self._sums.values():
             if isinstance(total, Tensor) and total.dim() == 2:  # a part of the one vector that all dense sums are
                 untouched = before[0].as_strided(total.shape, total.stride(), total.storage_offset()) == 0
@@ -123,6 +123,6 @@ def noise_on_touched_rows_only() -> Iterator[None]:
 
     with (
         mock.patch.object(GaussianNoise, "add_all_", add_all_),
-        mock.patch.object(PrivateGradient, "_fill_dense", _fill_dense),
+        mock.patch.object(PrivateGradient, "_fill", _fill),
     ):
         yield
