@@ -16,11 +16,12 @@ from pytorch_lightning.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dprec import Learner, Privacy, private
+from dprec import Learner, Privacy
 from dprec.errors import UserError
-from tests.training.scripts import take
+from tests.training.scripts import take, training
 
 USERS, BATCH = 60, 12
+TEN: dict[str, Any] = {"epochs": None, "steps": 10}
 
 
 class Sorter(pl.LightningModule):
@@ -129,25 +130,16 @@ def test_a_module_and_a_script_take_the_same_steps(kind: type[Any], loader: dict
     trainer = fit(module, privacy, Privacy.loader(people(), BATCH, sampling_seed=5, **loader))
     other = seeded(kind)
     made = other.configure_optimizers()
-    training = private(
-        other,
-        made["optimizer"],
-        people(),
-        losses=lambda batch: F.cross_entropy(other.network(batch[0]), batch[1], reduction="none"),
-        epsilon=3,
-        noise_seed=7,
-        steps=10,
-        expected_batch=BATCH,
-        loader={"sampling_seed": 5, **loader},
-    )
-    for batch in training:
-        training.step(batch)
+    options: Any = {"epsilon": 3, "noise_seed": 7, "loader": {"sampling_seed": 5, **loader}, **TEN}
+    script = training(other.network, people(), optimizer=made["optimizer"], **options)
+    for batch in script:
+        script.step(batch)
         made["lr_scheduler"]["scheduler"].step()
-    assert trainer.global_step == privacy.steps == training.steps == 10
+    assert trainer.global_step == privacy.steps == script.steps == 10
     assert torch.equal(weights(module), weights(other))
-    assert privacy.ledger.state_dict() == training.ledger.state_dict()
-    assert (privacy.sigma, privacy.spent) == (training.sigma, training.spent)
-    assert privacy.guarantee() == training.guarantee()
+    assert privacy.ledger.state_dict() == script.ledger.state_dict()
+    assert (privacy.sigma, privacy.spent) == (script.sigma, script.spent)
+    assert privacy.guarantee() == script.guarantee()
     assert not torch.equal(weights(module), weights(seeded(kind)))
 
 
@@ -157,24 +149,15 @@ def test_losses_of_which_none_is_finite_stop_a_run_before_it_spends_anything(kin
     """Each user would be left out, and all of the budget go into noise."""
     users, module, privacy = people(), seeded(kind), Privacy(epsilon=3)
     users.tensors[0][:, 2] = lost
-    script = Sorter()
-    training = private(
-        script,
-        torch.optim.SGD(script.parameters(), lr=0.1),
-        users,
-        losses=script.each,
-        epsilon=3,
-        steps=10,
-        expected_batch=BATCH,
-    )
+    script = training(Sorter().network, users, epsilon=3, **TEN)
     said = r"losses are NaN or infinite for all \d+ users who were looked at before the first step"
     with pytest.raises(UserError, match=said):
         fit(module, privacy, Privacy.loader(users, BATCH))
     with pytest.raises(UserError, match=said):
-        take(training)
-    assert privacy.steps == training.steps == 0
+        take(script)
+    assert privacy.steps == script.steps == 0
     assert not privacy.ledger.events
-    assert not training.ledger.events
+    assert not script.ledger.events
 
 
 def test_a_few_losses_that_are_not_finite_stop_no_run() -> None:
