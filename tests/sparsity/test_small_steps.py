@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dprec import private
 from dprec.sparsity import Dense, LazyDP
+from tests.training.scripts import descending, take
 
 USERS, WIDTH, ROW = 300, 512, 3
 
@@ -24,19 +24,9 @@ def trained(strategy: Any, rate: float, last: float, sigma: float = 5.0, verify:
     with torch.no_grad():
         table.weight.copy_(1 + torch.rand(5, WIDTH))
     counts[-1] = last
-    training = private(
-        table,
-        torch.optim.SGD(table.parameters(), lr=rate),
-        TensorDataset(torch.full((USERS,), ROW), counts),
-        losses=lambda batch: (table(batch[0]) @ towards) * batch[1],
-        noise_multiplier=sigma,
-        expected_batch=USERS,
-        steps=10,
-        sparsity=[strategy()],
-        verify=verify,
-    )
-    for batch in training:
-        training.step(batch)
+    users = TensorDataset(torch.full((USERS,), ROW), counts)
+    options: Any = {"noise_multiplier": sigma, "expected_batch": USERS, "sparsity": [strategy()], "verify": verify}
+    take(descending(table, users, lambda batch: (table(batch[0]) @ towards) * batch[1], 10, rate, **options))
     return table.state_dict()["weight"][ROW].clone()
 
 
@@ -73,16 +63,9 @@ def test_a_step_too_small_for_float32_leaves_lazy_tables_as_they_are() -> None:
 def test_a_gradient_is_rounded_to_a_lazy_row_with_its_noise() -> None:
     """Rows that a step reads have their noise right after it; the others wait."""
     table = nn.Embedding(9, 64)
-    training = private(
-        table,
-        torch.optim.SGD(table.parameters(), lr=0.5),
-        TensorDataset(torch.tensor([[3, 5]] * 20)),
-        losses=lambda batch: 0 * table(batch[0]).sum((1, 2)),
-        noise_multiplier=1.0,
-        expected_batch=20,
-        steps=2,
-        sparsity=[LazyDP()],
-        verify=0.0,
+    users, options = TensorDataset(torch.tensor([[3, 5]] * 20)), {"expected_batch": 20, "verify": 0.0}
+    training = descending(
+        table, users, lambda batch: 0 * table(batch[0]).sum((1, 2)), 2, sparsity=[LazyDP()], **options
     )
     before = table.weight.detach().clone()
     training.step(next(iter(training)))

@@ -42,6 +42,12 @@ def training(module: nn.Module | None = None, users: Any = None, **options: Any)
     return private(module, optimizer, users or people(), **{**usual, **options})
 
 
+def descending(module: nn.Module, users: Any, losses: Any, steps: int, rate: float = 0.5, **options: Any) -> Training:
+    """So many steps of plain descent by a noise multiplier of 1."""
+    sgd = torch.optim.SGD(module.parameters(), lr=rate)
+    return private(module, sgd, users, losses=losses, steps=steps, **{"noise_multiplier": 1.0, **options})
+
+
 def take(run: Training) -> Training:
     """Take all steps that are left."""
     for batch in run:

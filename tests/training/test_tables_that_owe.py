@@ -15,6 +15,7 @@ from dprec.errors import UserError
 from dprec.sparsity import Dense, LazyDP
 from dprec.sparsity.rows.kinds import Strategy
 from dprec.training.script import Training
+from tests.training.scripts import descending
 
 USERS, ITEMS, DIM = 100, 50, 4
 
@@ -173,17 +174,10 @@ def test_what_a_script_may_write_breaks_no_promise() -> None:
     """The noise of rows is followed from step to step, and a table that is written to is followed anew."""
     torch.manual_seed(0)
     both = nn.ModuleDict({"lazy": nn.Embedding(ITEMS, 64), "dense": nn.Embedding(ITEMS, 64)})
-    training = private(
-        both,
-        torch.optim.SGD(both.parameters(), lr=0.5),
-        torch.randint(0, ITEMS, (USERS, 4)),
-        losses=lambda x: both["lazy"](x).sum((1, 2)) + both["dense"](x).sum((1, 2)),
-        noise_multiplier=1.0,
-        expected_batch=20,
-        steps=8,
-        sparsity=[LazyDP(tables="lazy.*"), Dense(tables="dense.*")],
-        verify=1.0,
-    )
+    training = descending(
+        both, torch.randint(0, ITEMS, (USERS, 4)), lambda x: sum(table(x).sum((1, 2)) for table in both.values()), 8,
+        expected_batch=20, sparsity=[LazyDP(tables="lazy.*"), Dense(tables="dense.*")], verify=1.0,
+    )  # fmt: skip
     for batch in training:
         training.step(batch)
         with training.public(), torch.no_grad():

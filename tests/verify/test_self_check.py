@@ -28,6 +28,7 @@ from dprec.verify.in_double import InDouble
 from dprec.verify.one_share import BrokenPromise
 from tests.privacy import support
 from tests.privacy.private_steps import People, Steps
+from tests.training.scripts import descending, take
 from tests.zoo import SMALL
 from tests.zoo.recommenders import MODELS, batch_for, dual_encoder, transformer
 
@@ -201,19 +202,10 @@ def test_a_broken_engine_is_found(
 def test_debts_that_are_forgotten_are_found(rows: int) -> None:
     """Once rows are read again that owed the noise of some steps."""
     table = torch.nn.Embedding(rows, 64)
-    training = private(
-        table,
-        torch.optim.SGD(table.parameters(), lr=0.5),
-        torch.randint(0, rows, (500, 4)),
-        losses=lambda ids: table(ids).sum((1, 2)),
-        noise_multiplier=1.0,
-        expected_batch=20,
-        steps=500,
-        sparsity=[LazyDP()],
-        verify=0.02,
-    )
+    users, options = torch.randint(0, rows, (500, 4)), {"expected_batch": 20, "verify": 0.02, "sparsity": [LazyDP()]}
+    training = descending(table, users, lambda ids: table(ids).sum((1, 2)), 500, **options)
     with debts_forgotten(), pytest.raises(BrokenPromise, match="'weight' would be released with noise"):
-        _ = [training.step(batch) for batch in training]
+        take(training)
 
 
 ALL = sorted(MODELS)
