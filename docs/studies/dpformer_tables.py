@@ -102,8 +102,8 @@ BARS = ("discriminant", "spectral_former", "spectral", "dpformer", "transformer"
 CURVES = {"dpformer": "with Re-Attention", "transformer": "without"}
 COLUMNS = {"data": "data", "model": "model", **{f"{epsilon:g}": f"ε = {epsilon:g}" for epsilon in SHOWN}}
 LISTED = (
-    "discriminant", "sequences", "spectral", "spectral_former", "als", "dpformer_popular", "dpformer", "transformer",
-    "gru", "lstm",
+    "discriminant", "sequences", "spectral", "spectral_former", "als", "dpformer_popular", "dpformer_popular_plain",
+    "dpformer", "transformer", "gru", "lstm",
 )  # fmt: skip
 
 
@@ -289,15 +289,14 @@ def markdown(heads: Sequence[str], lines: Table) -> str:
 
 
 def cost(runs: Sequence[Row]) -> str:
-    """Return the seconds of each model: the median over its runs at every ε."""
-    plain = [run for run in runs if not Cell.read(run["cell"]).tuned]
+    """Return the seconds of each model: the median over its runs at every ε. Runs on shared cores have none."""
+    timed = [run for run in runs if "seconds" in run and not Cell.read(run["cell"]).tuned]
     lines = []
     for model in LISTED:
-        if model == "sequences":  # its runs shared the cores with ten others
-            continue
-        found = [[run for run in plain if run["cell"].startswith(f"{data}_{model}@")] for data in DATA]
+        found = [[run for run in timed if run["cell"].startswith(f"{data}_{model}@")] for data in DATA]
         each = [f"{statistics.median_low(run['seconds'] for run in own):,.0f}" if own else "" for own in found]
-        lines.append([MODELS[model], *each])
+        if any(each):
+            lines.append([MODELS[model], *each])
     return markdown(["model", *DATA.values()], lines)
 
 
