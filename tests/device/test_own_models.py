@@ -16,6 +16,7 @@ pytestmark = pytest.mark.full
 CLIPPING = Clipping("flat", 0.5)
 NOT_PRETENDED = {  # parts of names, and what the pretend device has not
     "packed sequences": "sizes of batches that stay on the CPU",
+    "`DPRNN`": "parameters that stay the same objects as they move there, which two names of Opacus's share",
     "view_as_complex": "numbers that are only marked as conjugated",
     "sparse": "sparse matrices that are made of numbers of the CPU",
 }
