@@ -38,10 +38,11 @@ class NoiseWatch:
             str, tuple[int, float, float, float]
         ] = {}  # entries, mean square, the least, what is promised
 
-    def before(self, name: str, total: Tensor) -> None:
+    def before(self, name: str, total: Tensor, whole: bool = True) -> None:
+        """Hold some numbers of a parameter's sum; where it is not whole, released rows alone, there is no padding."""
         places = self._places(total.numel(), total.device)
         width = max(1, math.prod(total.shape[1:]))
-        for row in self._padding.get(name, ()):
+        for row in self._padding.get(name, ()) if whole else ():
             places = places[places // width != row]
         self._held[name] = places, total.reshape(-1)[places].double()
 

@@ -104,7 +104,7 @@ class SelfCheck:
         if self._engine is not None:
             with self.time.check():
                 for name, total in sums.items():
-                    self._watch.before(name, total)
+                    self._watch.before(name, total, whole=not self._engine.strategies.over(name))
 
     def noised(self, sums: Mapping[str, Tensor], late: Mapping[str, Tensor], batch: float, std: float) -> None:
         """Stop the run, before the step is released, if the sums did not get noise of this standard deviation.

@@ -65,6 +65,12 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         catalogue_softmax(torch.zeros(2, 3, 4), torch.zeros(5, 4), torch.zeros(2, 4, dtype=torch.long))
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+def test_of_nothing_there_are_no_losses(shape: tuple[int, ...]) -> None:
+    hidden, table = torch.zeros(*shape, 4, requires_grad=True), torch.ones(6, 4)
+    assert catalogue_softmax(hidden, table, torch.zeros(shape, dtype=torch.int64)).shape == shape
+
+
 def test_a_table_that_moves_is_looked_at_again() -> None:
     table = torch.randn(50, 8)
     assert centred(table) is table

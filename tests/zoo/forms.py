@@ -326,6 +326,9 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: own_cell(m, x, m.start.expand(len(x), -1)),
         lambda: {"of_input": nn.Linear(DIM, 6), "of_state": nn.Linear(3, 6), "start": p(3)},
     ),
+    "products of parameters alone, `p.bmm(fixed)`": Form(
+        lambda m, x, ids: x.unsqueeze(1) @ m.each.bmm(torch.ones_like(m.each).tril()), lambda: {"each": p(2, DIM, DIM)}
+    ),
     "`torch.tensordot`": Form(
         lambda m, x, ids: torch.tensordot(x, m.block, ([2, 1], [0, 1])) + torch.tensordot(x, m.weight, 1).sum(1),
         lambda: {"block": p(DIM, LENGTH, 3), "weight": p(DIM, 3)},

@@ -90,7 +90,7 @@ def leave_one_out(histories: Histories, validation: bool) -> SplitHistories:
 
 
 def hold_out_users(histories: Histories, places: np.ndarray, share: float, validation: bool) -> SplitHistories:
-    """Strong generalisation, as Mult-VAE and DPALS are measured: all events of a user are for training, or none.
+    """All events of a user are for training, or none; of a user who is held out, the last event is to be found.
 
     With `validation` as many users again are held out for it. Held-out histories have at least two events, so each
     has something before its target, which is the last event.

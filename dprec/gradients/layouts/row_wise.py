@@ -119,6 +119,13 @@ def _of_matrices(call: Call, out: Tensor) -> bool:
     return out.dim() <= most > 2 and all(tensor.dim() == most for tensor in call.followed)
 
 
+def _solved(call: Call, out: Tensor) -> bool:
+    """Of matrices, and of a vector for each of them."""
+    if len(call.args) > 1 and call.args[1].shape == call.args[0].shape[:-1]:
+        return out.dim() > 1 and all(tensor.shape[0] == len(out) for tensor in call.followed)
+    return _of_matrices(call, out)
+
+
 def _product(call: Call, out: Tensor) -> bool:
     """Products of matrices, of which the right one's first dimension is summed over where it has two or one."""
     left, right = (call.args[1], call.args[0]) if call.name == "__rmatmul__" else _pair(call.args, call.kwargs)
@@ -129,6 +136,14 @@ def _product(call: Call, out: Tensor) -> bool:
         if layout_of(side) is not None and side.dim() != max(most, least):
             return False
     return True
+
+
+def _products_of_rows(call: Call, out: Tensor) -> bool:
+    """`bmm`, `baddbmm`: row u of one with row u of the other, which are matrices: their own rows are added up.
+
+    So they are no functions of single numbers, which `aligned` itself says.
+    """
+    return aligned(call, out)
 
 
 def _added_product(call: Call, out: Tensor) -> bool:
@@ -259,7 +274,7 @@ _KEEPS: dict[str, Keeps] = {
     **dict.fromkeys(("layer_norm", "rms_norm"), _normed),
     **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
     "addmm": _added_product,
-    **dict.fromkeys(("bmm", "baddbmm"), aligned),  # whose own rows are added up
+    **dict.fromkeys(("bmm", "baddbmm"), _products_of_rows),
     **dict.fromkeys(("matmul", "__rmatmul__", "linalg_matmul", "mm", "mv"), _product),
     **dict.fromkeys(("tril", "triu"), _triangle),
     **dict.fromkeys(("squeeze", "column_stack", "view_as_real", "view_as_complex"), _always),
@@ -271,6 +286,7 @@ _KEEPS: dict[str, Keeps] = {
     "einsum": _einsum,
     "embedding": _looked_up,
     "instance_norm": _instance_norm,
+    "linalg_solve": _solved,
     "linear": _of_first(2),  # and no weight, by which every user would be compared with every other
     "one_hot": _one_hot,
     "permute": _permuted,

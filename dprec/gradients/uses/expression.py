@@ -75,7 +75,7 @@ def copied_from(func: Callable[..., Any], source: Tensor, result: Tensor) -> Ten
     """Return what all rows of a result are copies of, such as `p` of `p.repeat(users, 1)`."""
     name, shape = operation_name(func), result.shape
     if name in ("repeat", "tile", "expand", "expand_as", "broadcast_to"):
-        alone = shape[1:] == source.shape or (len(source) == 1 and shape[1:] == source.shape[1:])
+        alone = shape[1:] == source.shape or (source.dim() and len(source) == 1 and shape[1:] == source.shape[1:])
         return source if alone else None
     before = expression_of(source)
     return before.one if before and name in ("contiguous", "clone") and shape == source.shape else None

@@ -111,7 +111,7 @@ class LazyTable(ABC):
     def refuse(self, rates: Rates) -> None:
         """Refuse a step at rates that are not for this table."""
         if rates.momentum and self.momentum is None:
-            raise UserError("LazyDP: momentum was 0 as the run began: set it from the first step on")
+            raise UserError("LazyDP: momentum was 0 as the run began: give it from the start, with aggregate: false")
 
     def drowns(self, rates: Rates) -> bool:
         """Whether what is known of the steps should be started anew before one with these rates."""

@@ -52,8 +52,8 @@ def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: in
     hidden, table = _checked(hidden, table, target)
     keep = table.requires_grad and torch.is_grad_enabled()
     with in_full(hidden.device.type):
-        rows = target.reshape(-1, target.shape[-1]) if target.dim() > 1 else target.reshape(-1, 1)
-        loss = _CatalogueSoftmax.apply(hidden.reshape(*rows.shape, -1), table, rows, padding, keep)
+        rows = target.flatten(0, -2) if target.dim() > 1 else target.reshape(-1, 1)
+        loss = _CatalogueSoftmax.apply(hidden.reshape(*rows.shape, hidden.shape[-1]), table, rows, padding, keep)
     return loss.view(target.shape)
 
 
