@@ -90,10 +90,18 @@ def _series(name: str, column: Any) -> pl.Series:
     """A column of pandas without pyarrow, which polars' own conversion needs."""
     if getattr(column.dtype, "kind", "O") in "iuf" and hasattr(column.dtype, "byteorder"):
         return pl.Series(name, column.to_numpy())
-    present = [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
-    # As text, since polars writes all decimals of a column with as many digits.
-    values = [format(value.normalize(), "f") if isinstance(value, Decimal) else value for value in present]
-    found = pl.Series(name, values, strict=False)
-    if found.dtype == pl.Object:
-        raise UserError(f"{FRAME}: column '{name}' holds values of kinds that do not fit together: give one kind")
-    return found
+    values = [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 and Decimal not in kinds:
+        return pl.Series(name, values)
+    if kinds & {list, tuple, dict}:
+        raise UserError(f"{FRAME}: column '{name}' holds lists and single values: give one or the other")
+    return pl.Series(name, [value if value is None else _text_of(value) for value in values], dtype=pl.String)
+
+
+def _text_of(value: Any) -> str:
+    """A value as polars writes it in a column of its kind alone, whatever others' values are."""
+    if isinstance(value, Decimal):
+        text = format(value, "f")
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return str(value) if type(value) in (str, int) else str(pl.Series([value]).cast(pl.String)[0])
