@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from pathlib import Path
-from types import UnionType
+from types import FrameType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
@@ -20,19 +21,21 @@ def first_line(error: Exception) -> str:
 
 def line_of(error: BaseException) -> str:
     """Return the last line, as "model.py:12", outside of torch and dprec by which an error came."""
-    return _last_line(traceback.extract_tb(error.__traceback__))
+    return _innermost(reversed([*traceback.walk_tb(error.__traceback__)]))
 
 
 def line_of_caller() -> str:
     """Return the line outside of torch, NumPy and dprec that is run now."""
-    return _last_line(traceback.extract_stack())
+    return _innermost(traceback.walk_stack(sys._getframe()))
 
 
-def _last_line(frames: Iterable[traceback.FrameSummary]) -> str:
+def _innermost(frames: Iterable[tuple[FrameType, int]]) -> str:
     ours, others = Path(__file__).parent, {"torch", "numpy"}
-    places = [(Path(frame.filename), frame.lineno) for frame in frames]
-    own = [(file, line) for file, line in places if ours not in file.parents and not others & {*file.parts}]
-    return f"{own[-1][0].name}:{own[-1][1]}" if own else "losses"
+    for frame, line in frames:
+        file = Path(frame.f_code.co_filename)
+        if ours not in file.parents and others.isdisjoint(file.parts):
+            return f"{file.name}:{line}"
+    return "losses"
 
 
 class UserError(Exception):
