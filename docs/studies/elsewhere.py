@@ -117,6 +117,7 @@ def ratio(build: Build, users: int) -> float:
     plain, losses, batch = made(build, users)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.0)
     training = training_of(made(build, users), 1_000, noise_multiplier=1.0, verify=0.0)
+    torch.autograd.set_detect_anomaly(False)  # one of RecBole's models turns it on for all
     batches = iter(training)
 
     def plain_step() -> None:

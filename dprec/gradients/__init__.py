@@ -2,6 +2,7 @@
 
     tape            runs every use of a parameter by its rule, in one forward and backward pass
     alone           users one by one, by plain autograd, where the tape has no rule or cannot tell whose rows are whose
+    vmapped         users by torch.vmap, where it can run them: several times faster than one by one
     operations      the rules: what an operation adds to a user's gradient
     layouts         whose row of the batch each row of a tensor is
     calls           what is decided of a call, once for each form

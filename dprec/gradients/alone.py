@@ -26,7 +26,7 @@ from dprec.gradients.layouts import layout
 from dprec.gradients.layouts.layout import FORM, operation_name
 from dprec.gradients.tape import Read, Tape
 from dprec.gradients.uses.arguments import at_least_float32, marked
-from dprec.gradients.uses.batches import Alone, batch_tensors, select_alone
+from dprec.gradients.uses.batches import Alone, has_row_for_each, select_alone
 from dprec.gradients.uses.look_up import look_up_of
 from dprec.gradients.uses.registry import MIXING, RULES
 
@@ -105,15 +105,15 @@ class OneUser(Tape):
             return NotImplemented
 
 
-def one_by_one(batch: Any, why: NoRule, alone: Alone = select_alone) -> Iterator[Any]:
-    """Yield a batch of each user alone, as `alone` gives it of a place, and say once in a process why.
+def one_by_one(batch: Any, why: NoRule, alone: Alone = select_alone, first: int = 0) -> Iterator[Any]:
+    """Yield a batch of each user from `first` on, as `alone` gives it of a place, and say once in a process why.
 
     A batch that does not have a row for each user is refused.
     """
-    if any(tensor.dim() == 0 or len(tensor) != len(batch) for tensor in batch_tensors(batch)):
+    if not has_row_for_each(batch):
         raise why
     _say(f"{why} (in {line_of(why)})")
-    for user in range(len(batch)):
+    for user in range(first, len(batch)):
         yield alone(batch, user)
 
 

@@ -30,6 +30,7 @@ from dprec.gradients.joint import (
 from dprec.gradients.row_sum import RowSum
 from dprec.gradients.tape import Read, Tape
 from dprec.gradients.uses.batches import Alone, filled_up, select_alone
+from dprec.gradients.vmapped import vmapped_users
 from dprec_kernels.joint import Law
 from dprec_kernels.joint import sums as sums_at_once
 from dprec_kernels.joint.reference import AUTO_S, AUTO_V, FLAT
@@ -180,7 +181,12 @@ def user_gradients(
         with within(batch):
             whole = batch_gradients(parameters, losses_of, batch, read)
     except NoRule as why:
-        for user in one_by_one(batch, why, alone if unpadded else select_alone):
+        done = 0
+        if not unpadded or alone is select_alone:
+            for part, losses, tape in vmapped_users(parameters, losses_of, batch, read, within):
+                yield part, UserGradients(losses, tape.contributions, len(part))
+                done += len(part)
+        for user in one_by_one(batch, why, alone if unpadded else select_alone, done):
             with within(user):
                 own = gradients_alone(parameters, losses_of, user, read)
             yield user, own

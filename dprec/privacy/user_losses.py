@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 
 from dprec.contract import Losses
 from dprec.errors import FailsForOneUser, first_line, line_of
@@ -81,6 +82,8 @@ class UserLosses:
 
 def _is_cached(value: Any, before: Any) -> bool:
     """Whether this is a tensor that follows from sizes alone, and was not there or had another shape."""
+    if isinstance(value, Tensor) and is_batchedtensor(value):
+        return True  # outside torch.vmap it has no values
     if type(value) is not Tensor or value is before or layout_of(value) is not None or value.requires_grad:
         return False
     return not isinstance(before, Tensor) or before.shape != value.shape  # the same may be a count

@@ -30,9 +30,9 @@ class Batch:
     def to(self: B, device: torch.device | str, **options: Any) -> B:
         return self._with({name: tensor.to(device, **options) for name, tensor in self.tensors.items()})
 
-    def select(self: B, chosen: Sequence[int]) -> B:
+    def select(self: B, chosen: Sequence[int] | Tensor) -> B:
         """Return the batch of only these rows, in this order: no wider than they need, where others widened it."""
-        rows = list(chosen)
+        rows = chosen if isinstance(chosen, Tensor) else list(chosen)
         taken = {name: tensor[rows] for name, tensor in self.tensors.items()}
         if self.own_length:
             return self._with(taken)

@@ -60,15 +60,20 @@ def _set_on(value: Any) -> dict[str, Any]:
     return dict(getattr(value, "__dict__", {}))
 
 
-def select_users(batch: Any, users: Sequence[int]) -> Any:
+def has_row_for_each(batch: Any) -> bool:
+    """Return whether each tensor of a batch has a row for each user."""
+    return all(tensor.dim() and len(tensor) == len(batch) for tensor in batch_tensors(batch))
+
+
+def select_users(batch: Any, users: Sequence[int] | Tensor) -> Any:
     """Return the batch that these users alone would be, in this order."""
     if selects(batch):
         return batch.select(users)
-    places = torch.tensor(users)  # once for all tensors
+    places = users if isinstance(users, Tensor) else torch.tensor(users)  # once for all tensors
     return tree_map(lambda leaf: _select(leaf, users, places), batch)
 
 
-def _select(leaf: Any, users: Sequence[int], places: Tensor) -> Any:
+def _select(leaf: Any, users: Sequence[int] | Tensor, places: Tensor) -> Any:
     """Return these users' part, at these places, of what is no list, tuple or dict."""
     if isinstance(leaf, Tensor):
         return leaf[places.to(leaf.device)] if leaf.dim() else leaf

@@ -1,0 +1,105 @@
+"""Users whom the tape cannot tell apart, under `torch.vmap`: exact, the same in any company, and in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dprec.gradients import vmapped
+from dprec.gradients.clipping import Clipping, user_gradients
+from tests.one_micro_batch import clipped_sums, off, one_by_one
+
+USERS, CLIPPING = 40, Clipping("flat", 0.5)
+
+
+class Pairs(nn.Module):
+    """A table, a first position, and a layer without a rule, after what `between` does."""
+
+    def __init__(self, between: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.first, self.pairs = nn.Embedding(30, 4), nn.Parameter(torch.randn(3, 4)), nn.Bilinear(4, 4, 2)
+        self.between, self.calls = between, 0
+
+    def losses(self, ids: Tensor) -> Tensor:
+        self.calls += 1
+        x = self.between(self.table(ids) + self.first, ids)
+        return self.pairs(x, x).square().sum((1, 2)) + self.table.weight[0].sum()
+
+
+def into_zeros(x: Tensor, ids: Tensor) -> Tensor:
+    whole = torch.zeros(x.shape)
+    whole[:, :2] = x[:, 1:]
+    return whole
+
+
+def by_an_assert(x: Tensor, ids: Tensor) -> Tensor:
+    assert ids.min() >= 0
+    return x
+
+
+def by_hook(x: Tensor, ids: Tensor) -> Tensor:
+    x.register_hook(lambda gradient: gradient / gradient.norm())
+    return x
+
+
+def by_number(x: Tensor, ids: Tensor) -> Tensor:
+    return x * int(ids[0, 0])
+
+
+def of_numpy(x: Tensor, ids: Tensor) -> Tensor:
+    return x * torch.from_numpy(ids.numpy() % 2).unsqueeze(-1)
+
+
+def by_vmap(x: Tensor, ids: Tensor) -> Tensor:
+    return torch.vmap(lambda own: own.tanh())(x)
+
+
+def batch() -> Tensor:
+    return torch.randint(1, 30, (USERS, 3), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("between", [lambda x, ids: x, into_zeros, by_an_assert, by_vmap])
+def test_one_call_serves_all_users(between: Callable[..., Tensor]) -> None:
+    model = Pairs(between)
+    found = clipped_sums(model, [batch()], CLIPPING, model.losses)
+    assert model.calls == 2  # the tape's, and this
+    assert off(found, one_by_one(model, batch(), CLIPPING)) <= 1e-5
+
+
+@pytest.mark.parametrize("between", [by_hook, by_number, of_numpy])
+def test_what_it_cannot_run_is_taken_one_by_one(between: Callable[..., Tensor]) -> None:
+    model = Pairs(between)
+    found = clipped_sums(model, [batch()], CLIPPING, model.losses)
+    assert model.calls == 2 + USERS
+    assert off(found, one_by_one(model, batch(), CLIPPING)) <= 1e-5
+    clipped_sums(model, [batch()], CLIPPING, model.losses)
+    assert model.calls == 3 + 3 * USERS  # it is not tried again
+
+
+def test_users_share_no_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Pairs(lambda x, ids: x)
+    wanted = one_by_one(model, batch(), CLIPPING)
+    monkeypatch.setattr(vmapped, "ROOM", 2_000)  # numbers of 20 users and of those who fill up
+    model.calls = 0
+    assert off(clipped_sums(model, [batch()], CLIPPING, model.losses), wanted) <= 1e-5
+    assert model.calls == 4  # the tape's, one that is too large, and one for each half
+
+
+def test_a_users_bits_are_the_same_alone() -> None:
+    model = Pairs(into_zeros)
+    parameters: dict[str, Any] = dict(model.named_parameters())
+    ((_, together),) = user_gradients(parameters, model.losses, batch())
+    for user in (0, 17, USERS - 1):
+        ((_, own),) = user_gradients(parameters, model.losses, batch()[user : user + 1])
+        assert torch.equal(own.losses[:1], together.losses[user : user + 1])
+        for name, parameter in parameters.items():
+            for of_one, of_all in zip(own.contributions[name], together.contributions[name], strict=True):
+                one, among = (torch.zeros(1, *parameter.shape) for _ in range(2))
+                of_one.materialise(one, slice(0, 1))
+                of_all.materialise(among, slice(user, user + 1))
+                assert torch.equal(one, among), name
