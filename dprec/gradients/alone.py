@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.utils._pytree import tree_map
 
-from dprec.errors import NoRule, UncoveredUse, line_of
+from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.contributions.look_ups import Rows
@@ -105,14 +105,14 @@ class OneUser(Tape):
             return NotImplemented
 
 
-def one_by_one(batch: Any, why: NoRule, alone: Alone = select_alone, first: int = 0) -> Iterator[Any]:
+def one_by_one(batch: Any, why: NoRule, line: str, alone: Alone = select_alone, first: int = 0) -> Iterator[Any]:
     """Yield a batch of each user from `first` on, as `alone` gives it of a place, and say once in a process why.
 
     A batch that does not have a row for each user is refused.
     """
     if not has_row_for_each(batch):
         raise why
-    _say(f"{why} (in {line_of(why)})")
+    _say(f"{why} (in {line})")
     for user in range(first, len(batch)):
         yield alone(batch, user)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from dprec.errors import NoRule, UserError
+from dprec.errors import NoRule, UserError, line_of
 from dprec.gradients import norms
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.contributions.base import Contribution
@@ -172,7 +172,7 @@ def user_gradients(
     alone: Alone = select_alone,
     unpadded: bool = False,
 ) -> Iterator[tuple[Any, UserGradients]]:
-    """Yield a micro-batch and what its users add; where the tape cannot tell, a micro-batch of each user.
+    """Yield a micro-batch and what its users add; where the tape cannot tell, by torch.vmap or a user at a time.
 
     Each is computed `within` what this gives for it. A user's row of a batch may be as long as others ask for. Where
     that could decide whether the user counts, or what is counted, `unpadded`, it is what `alone` gives of a place.
@@ -180,18 +180,21 @@ def user_gradients(
     try:
         with within(batch):
             whole = batch_gradients(parameters, losses_of, batch, read)
-    except NoRule as why:
-        done = 0
-        if not unpadded or alone is select_alone:
-            for part, losses, tape in vmapped_users(parameters, losses_of, batch, read, within):
-                yield part, UserGradients(losses, tape.contributions, len(part))
-                done += len(part)
-        for user in one_by_one(batch, why, alone if unpadded else select_alone, done):
-            with within(user):
-                own = gradients_alone(parameters, losses_of, user, read)
-            yield user, own
+    except NoRule as error:
+        why, line = error, line_of(error)
     else:
         yield batch, whole
+        return
+    why.__traceback__ = None  # which holds all tensors of the pass
+    done = 0
+    if not unpadded:
+        for part, losses, tape in vmapped_users(parameters, losses_of, batch, read, within):
+            yield part, UserGradients(losses, tape.contributions, len(part))
+            done += len(part)
+    for user in one_by_one(batch, why, line, alone if unpadded else select_alone, done):
+        with within(user):
+            own = gradients_alone(parameters, losses_of, user, read)
+        yield user, own
 
 
 def gradients_alone(

@@ -34,15 +34,14 @@ from dprec.gradients.intercept import tap
 from dprec.gradients.layouts.layout import FORM, operation_name, tensors_in
 from dprec.gradients.tape import SIZES, Read, Tape, refuse_no_losses
 from dprec.gradients.uses.arguments import at_least_float32, marked
-from dprec.gradients.uses.batches import LEAST_ROWS, filled_up, has_row_for_each, select_users
+from dprec.gradients.uses.batches import filled_up, has_row_for_each, select_users
 from dprec.gradients.uses.look_up import LookUpCall, look_up_of
 from dprec.gradients.uses.registry import MIXING, RULES
 
 ROOM = 1 << 25  # numbers of users' gradients held at once: 128 MB of float32
+LEAST, FILL = 128, 96  # rows that must fit, or users go one by one; and of them at most those that fill up a batch
 _log = logging.getLogger(__name__)
-_TO_PYTHON = (Tensor.__bool__, Tensor.item, Tensor.__int__, Tensor.__float__, Tensor.__index__)
 _SEES_ALL = (torch.autograd.grad, Tensor.backward, Tensor.register_hook)  # or not whose gradient it is
-MOST = 1 << 10  # users at once
 _users_of: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of a model, by its first parameter: users at once, 0 for none
 
 
@@ -95,8 +94,6 @@ class VmappedTape(Tape):
         name = operation_name(func)
         if func in _SEES_ALL:
             raise NoRule(f"{name} does not tell users apart")
-        if func in _TO_PYTHON:
-            return self._same(func, *args)
         used = [tensor for tensor in tensors if self.trainable(tensor)]
         if not used:
             result = func(*args, **kwargs)
@@ -121,8 +118,9 @@ class VmappedTape(Tape):
             if name not in self._copies:
                 own = parameter.detach().expand(self.users, *parameter.shape)
                 self._copies[name] = tap(own, partial(self._receive, name))
-                if sum(map(Tensor.numel, self._copies.values())) > ROOM:
-                    raise TooMany
+                numbers = sum(copy[0].numel() for copy in self._copies.values())
+                if max(self.users, LEAST) * numbers > ROOM:
+                    raise TooMany(numbers)
         return _add_batch_dim(self._copies[name], 0, self._level)  # type: ignore[no-any-return]
 
     def _receive(self, name: str, gradient: Tensor) -> None:
@@ -133,14 +131,6 @@ class VmappedTape(Tape):
         with temporarily_pop_interpreter_stack():
             own = made.expand(self.users, *made.shape).clone()
         return _add_batch_dim(own, 0, self._level)  # type: ignore[no-any-return]
-
-    def _same(self, func: Callable[..., Any], value: Tensor) -> Any:
-        """Return a number that Python asks for, if it is the same for all users, such as in an assert."""
-        with temporarily_pop_interpreter_stack():
-            own = self._of_all(value)
-            if not bool((own == own[:1]).all()):
-                raise NoRule(f"{operation_name(func)} differs between users")
-            return func(own[0])
 
     def _look_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Read all users' rows by the rule for it."""
@@ -176,6 +166,10 @@ class VmappedTape(Tape):
 class TooMany(NoRule):
     """Copies of parameters for so many users would have gradients of too many numbers."""
 
+    def __init__(self, numbers: int) -> None:
+        super().__init__(f"gradients of {numbers:,} numbers a user")
+        self.room = ROOM // numbers - FILL if ROOM // numbers >= LEAST else 0  # for how many users there is
+
 
 def vmapped_users(
     parameters: Mapping[str, nn.Parameter],
@@ -184,22 +178,27 @@ def vmapped_users(
     read: Read | None,
     within: Callable[[Any], AbstractContextManager[Any]],
 ) -> Iterator[tuple[Any, Tensor, VmappedTape]]:
-    """Yield users, as many as there is room for, their losses, and what they add; none from where it fails."""
+    """Yield users, as many as there is room for, their losses, and what they add; none from where it fails.
+
+    By which way a user is taken must not depend on who else is there: it follows from the model.
+    """
     model = next(iter(parameters.values()))
-    most, done = _users_of.get(model, MOST), 0
-    while most and done < len(batch) and has_row_for_each(batch):
-        part = batch if len(batch) <= most else select_users(batch, range(done, min(done + most, len(batch))))
+    users, done = _users_of.get(model, len(batch)), 0
+    while users and done < len(batch) and has_row_for_each(batch):
+        part = batch if users >= len(batch) else select_users(batch, range(done, min(done + users, len(batch))))
         filled = filled_up(part)
         tape = VmappedTape(parameters, len(filled), read, len(part))
         try:
             with within(part):
                 losses = tape.losses(losses_of, filled)
             tape.backward(losses)
-        except TooMany:
-            most = _users_of[model] = len(part) // 2 if len(part) >= 2 * LEAST_ROWS else 0
+        except TooMany as many:
+            users = _users_of[model] = many.room
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # whatever is wrong, users taken one by one show it
             _log.debug("users are taken one by one: under torch.vmap, %s", error)
-            most = _users_of[model] = 0
+            users = _users_of[model] = 0
         else:
             yield part, losses.detach(), tape
             done += len(part)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.contract import Losses, Users
-from dprec.errors import MixedUsers, NoRule
+from dprec.errors import MixedUsers, NoRule, line_of
 from dprec.gradients.alone import OneUser, one_by_one
 from dprec.gradients.layouts.layout import layout_of
 from dprec.gradients.tape import Tape
@@ -105,7 +105,7 @@ def _looked_up(
             losses(part)
     except NoRule as why:
         pairs = [space.no_rows]
-        for place, user in enumerate(one_by_one(part, why)):
+        for place, user in enumerate(one_by_one(part, why, line_of(why))):
             pairs += [place * space.size + rows for rows in _read_alone(space, losses, parameters, user)]
     return real_pairs(space, torch.cat(pairs))
 
