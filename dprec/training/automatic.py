@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dprec.errors import UserError
+from dprec.errors import NoRule, UserError
 from dprec.gradients.uses.batches import before_filling
 from dprec.lightning import beside
 from dprec.privacy.steps import PrivateSteps
@@ -57,15 +57,24 @@ class OwnLosses:
 
     def __call__(self, part: Any) -> Tensor:
         whole, called = before_filling(part), list[Any]()
-        with logged_by(self._module, lambda *args, **options: called.append(args)):
-            losses = self._each(self._asked(part))
-        if id(whole) in self._to_log:
-            self._to_log.remove(id(whole))
-            if called:  # log the users' rows only, not those that fill up the batch, and outside the tape
-                log = partial(_weighted, self._module.log, len(whole))
-                with torch.no_grad(), torch._C.DisableTorchFunction(), logged_by(self._module, log):
-                    self._asked(whole)
+        try:
+            with logged_by(self._module, lambda *args, **options: called.append(args)):
+                losses = self._each(self._asked(part))
+        except NoRule:
+            self._log(whole)  # users are asked for again, each alone, but what they log is not the batch's
+            raise
+        if called:
+            self._log(whole)
         return losses
+
+    def _log(self, whole: Any) -> None:
+        """Log once what the users' rows say, without those that fill up the batch, and outside the tape."""
+        if id(whole) not in self._to_log:
+            return
+        self._to_log.remove(id(whole))
+        log = partial(_weighted, self._module.log, len(whole))
+        with torch.no_grad(), torch._C.DisableTorchFunction(), logged_by(self._module, log):
+            self._asked(whole)
 
     def _asked(self, part: Any) -> Any:
         content = part.content if isinstance(part, WrappedBatch) else part

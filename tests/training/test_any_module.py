@@ -169,10 +169,18 @@ def test_a_few_losses_that_are_not_finite_stop_no_run() -> None:
     assert weights(module).isfinite().all()
 
 
-def test_what_a_step_logs_is_logged_once_for_each_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hooked", [False, True])
+def test_what_a_step_logs_is_logged_once_for_each_step(hooked: bool, tmp_path: Path) -> None:
+    """Also where users go one by one."""
     logged: list[Any] = []
 
     class Watched(Sorter):
+        def forward(self, x: Tensor) -> Tensor:
+            found = super().forward(x)
+            if hooked and found.requires_grad:
+                found.register_hook(lambda gradient: gradient)
+            return found
+
         def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
             logged.append(name)
             super().log(name, value, *args, **options)
