@@ -3,17 +3,21 @@
 Each user has an own copy of every parameter, so that what plain autograd gives for the copy is that user's gradient.
 Copies cost no memory, their gradients do. Look-ups keep their rules, as they do for users taken alone.
 
-torch cannot run everything so, such as what leaves it for NumPy. Then users are taken one by one.
+Users go one by one where torch cannot do this, such as where values leave it for NumPy, and where one call for all of
+them would be another computation: random numbers that all would share, hooks on gradients, a graph that is looked at.
 """
 
 from __future__ import annotations
 
 import logging
+import random
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import (
@@ -31,17 +35,22 @@ from torch.utils.weak import WeakIdKeyDictionary
 from dprec.errors import NoRule
 from dprec.gradients.contributions.dense import Dense
 from dprec.gradients.intercept import tap
-from dprec.gradients.layouts.layout import FORM, operation_name, tensors_in
-from dprec.gradients.tape import SIZES, Read, Tape, refuse_no_losses
+from dprec.gradients.layouts.layout import FORM, RANDOM, operation_name, tensors_in
+from dprec.gradients.tape import Read, Tape, refuse_no_losses
 from dprec.gradients.uses.arguments import at_least_float32, marked
-from dprec.gradients.uses.batches import filled_up, has_row_for_each, select_users
+from dprec.gradients.uses.batches import batch_tensors, filled_up, has_row_for_each, select_users
 from dprec.gradients.uses.look_up import LookUpCall, look_up_of
 from dprec.gradients.uses.registry import MIXING, RULES
 
 ROOM = 1 << 25  # numbers of users' gradients held at once: 128 MB of float32
 LEAST, FILL = 128, 96  # rows that must fit, or users go one by one; and of them at most those that fill up a batch
 _log = logging.getLogger(__name__)
-_SEES_ALL = (torch.autograd.grad, Tensor.backward, Tensor.register_hook)  # or not whose gradient it is
+_OF_GRAPH = frozenset(  # what they show under vmap is not a user's
+    (
+        *(torch.autograd.grad, Tensor.backward, Tensor.register_hook),
+        *(getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf")),
+    )
+)
 _users_of: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of a model, by its first parameter: users at once, 0 for none
 
 
@@ -62,21 +71,38 @@ class VmappedTape(Tape):
     ) -> None:
         super().__init__(parameters, users, read, real)
         self._copies: dict[str, Tensor] = {}  # (B, *shape)
+        self._numbers = 0  # of one user's gradients
+        self._batched: list[weakref.ref[Tensor]] = []  # users' values that `losses` met
         self._level = 0  # of vmap
 
     def losses(self, losses_of: Callable[[Any], Tensor], batch: Any) -> Tensor:
         """Return one loss per user."""
 
         def of_one(place: Tensor) -> Tensor:
-            self._level = _level()
+            self._level = peek_interpreter_stack().level()
+            own = select_users(batch, place)
+            self._batched += map(weakref.ref, batch_tensors(own))
             with self:
-                losses = losses_of(select_users(batch, place))
+                losses = losses_of(own)
             refuse_no_losses(losses, 1)
             return losses[0]
 
-        with _without_warnings():
-            found: Tensor = torch.vmap(of_one, randomness="different")(torch.arange(self.users).unsqueeze(1))
+        drawn = _draws()
+        try:
+            with _without_warnings():
+                found: Tensor = torch.vmap(of_one, randomness="different")(torch.arange(self.users).unsqueeze(1))
+        finally:
+            self._leave_last()
+        if _draws() != drawn:
+            raise NoRule("losses(batch) draws random numbers that all users would share")
         return found
+
+    def _leave_last(self) -> None:
+        """Leave the last user's values in what a module keeps, as it does where users go one by one."""
+        for value in (kept() for kept in self._batched):
+            if value is not None and is_batchedtensor(value):
+                torch._C._swap_tensor_impl(value, self._of_all(value)[self.real - 1].detach().clone())
+        self._batched.clear()
 
     def backward(self, losses: Tensor) -> None:
         """Run the backward pass of one loss per user who counts."""
@@ -86,58 +112,60 @@ class VmappedTape(Tape):
             raise NoRule(f"parameter '{next(iter(unseen))}' got a gradient of all users at once")
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in SIZES:
-            return func(*args, **kwargs)
+        kwargs, name = kwargs or {}, operation_name(func)
         tensors = tensors_in((args, kwargs))
-        self._precision.refuse(tensors)
-        name = operation_name(func)
-        if func in _SEES_ALL:
-            raise NoRule(f"{name} does not tell users apart")
         used = [tensor for tensor in tensors if self.trainable(tensor)]
-        if not used:
-            result = func(*args, **kwargs)
-            made = not tensors and type(result) is Tensor and not is_batchedtensor(result)
-            return self._owned(result) if made else result
-        covered = all(id(tensor) in self._names for tensor in used) and _level() == self._level
-        if not covered or name in MIXING or kwargs.get("out") is not None:
-            raise NoRule(f"{name} has no gradient for each user")
-        read = self._look_up(func, args, kwargs)
-        if read is not NotImplemented:
-            return read
-        if name not in FORM:
+        if func in _OF_GRAPH and tensors and not used:
+            raise NoRule(f"{name} does not tell users apart")
+        if name in FORM:
+            return func(*args, **kwargs)
+        self._precision.refuse(tensors)
+        others = peek_interpreter_stack().level() != self._level or any(id(one) not in self._names for one in used)
+        if name in RANDOM or (used and (others or name in MIXING or kwargs.get("out") is not None)):
+            raise NoRule(f"{name} would not be a user's own")
+        result = self._look_up(func, args, kwargs) if used else NotImplemented
+        if result is NotImplemented:
             for value in used:
                 self.announce(value, None)
-        args, kwargs = tree_map(lambda leaf: self._copy_of(leaf) if id(leaf) in self._names else leaf, (args, kwargs))
-        return func(*args, **kwargs)
+            copies = tree_map(lambda leaf: self._copy_of(leaf) if id(leaf) in self._names else leaf, (args, kwargs))
+            self._refuse_padded(func, *copies)
+            result = func(*copies[0], **copies[1])
+        self._batched += (weakref.ref(made) for made in tensors_in(result) if is_batchedtensor(made))
+        return result
+
+    def _refuse_padded(self, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Refuse a look-up that leaves a row out of the gradient: under vmap it is the first user's row alone."""
+        call = look_up_of(func, args, kwargs, is_batchedtensor)
+        if call is not None and (call.given or {}).get("padding_idx") is not None:
+            raise NoRule(f"{operation_name(func)} with padding_idx of a computed table")
 
     def _copy_of(self, parameter: Tensor) -> Tensor:
         """Return the user's own copy."""
         name = self._names[id(parameter)]
-        with temporarily_pop_interpreter_stack():
+        with temporarily_pop_interpreter_stack(), torch.inference_mode(False), torch.enable_grad():
             if name not in self._copies:
+                self._make_room(parameter.numel())
                 own = parameter.detach().expand(self.users, *parameter.shape)
                 self._copies[name] = tap(own, partial(self._receive, name))
-                numbers = sum(copy[0].numel() for copy in self._copies.values())
-                if max(self.users, LEAST) * numbers > ROOM:
-                    raise TooMany(numbers)
         return _add_batch_dim(self._copies[name], 0, self._level)  # type: ignore[no-any-return]
+
+    def _make_room(self, numbers: int) -> None:
+        """Refuse so many more numbers of each user, if there are too many with those before."""
+        self._numbers += numbers
+        if max(self.users, LEAST) * self._numbers > ROOM:
+            raise TooMany(self._numbers)
 
     def _receive(self, name: str, gradient: Tensor) -> None:
         self.contributions[name].append(Dense(at_least_float32(gradient).contiguous()))
-
-    def _owned(self, made: Tensor) -> Tensor:
-        """Return a tensor that `losses` makes of sizes as each user's own, into which users' values may be written."""
-        with temporarily_pop_interpreter_stack():
-            own = made.expand(self.users, *made.shape).clone()
-        return _add_batch_dim(own, 0, self._level)  # type: ignore[no-any-return]
 
     def _look_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Read all users' rows by the rule for it."""
         call = look_up_of(func, args, kwargs, self.trainable)
         if call is None or len(tensors_in((args, kwargs))) > 2:
             return NotImplemented
-        with temporarily_pop_interpreter_stack():
+        with temporarily_pop_interpreter_stack(), torch.inference_mode(False), torch.enable_grad():
+            if not is_batchedtensor(call.ids):  # then all users read these
+                self._make_room(call.ids.numel() * call.table[0].numel())
             own = self._of_all(call.ids)  # (B, ...)
             rows = own.shape[1] if own.dim() > 1 else 1
             flat = marked(own.reshape(self.users * rows, *own.shape[2:]), rows)
@@ -184,9 +212,10 @@ def vmapped_users(
     """
     model = next(iter(parameters.values()))
     users, done = _users_of.get(model, len(batch)), 0
-    while users and done < len(batch) and has_row_for_each(batch):
+    on_cpu = all(tensor.device.type == "cpu" for tensor in batch_tensors(batch))  # elsewhere nobody has tried it
+    while users and done < len(batch) and on_cpu and has_row_for_each(batch):
         part = batch if users >= len(batch) else select_users(batch, range(done, min(done + users, len(batch))))
-        filled = filled_up(part)
+        filled = filled_up(part, each=1)
         tape = VmappedTape(parameters, len(filled), read, len(part))
         try:
             with within(part):
@@ -204,8 +233,10 @@ def vmapped_users(
             done += len(part)
 
 
-def _level() -> int:
-    return peek_interpreter_stack().level()  # type: ignore[no-any-return]
+def _draws() -> Any:
+    """Return where Python's and NumPy's generators are."""
+    kind, words, place, *_ = np.random.get_state()  # noqa: NPY002  models draw from it
+    return random.getstate(), kind, bytes(words), place
 
 
 @contextmanager

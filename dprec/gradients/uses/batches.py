@@ -101,11 +101,14 @@ ROWS_A_THREAD, THREADS = 12, 8  # and by several: MKL divides fewer rows by colu
 _FILLED: list[Any] = [None, None]  # the batch that was filled up last, and what it was before
 
 
-def filled_up(batch: Any) -> Any:
+def filled_up(batch: Any, each: int | None = None) -> Any:
     """Return a batch with more rows behind, copies of the first, such that each user's numbers have the same bits.
 
     Libraries multiply a few rows in another way than many, and compute functions of a tensor's last numbers in another
     way than of the others. With enough rows behind the users' own neither depends on who else is in the batch.
+
+    Args:
+        each: how many numbers a row has at least, of any tensor that follows; by default as the batch's own.
 
     >>> filled_up(torch.tensor([[1.0], [2.0]])).flatten().tolist()[:4], len(filled_up(torch.ones(100, 50)))
     ([1.0, 2.0, 1.0, 1.0], 101)
@@ -114,9 +117,9 @@ def filled_up(batch: Any) -> Any:
     rows = [tensor for tensor in batch_tensors(batch) if tensor.shape[:1] == (users,)]
     if not users or not rows or any(tensor.device.type != "cpu" for tensor in rows):  # a GPU would have to wait for it
         return batch
-    each = [tensor[0].numel() for tensor in rows]
+    each = min(tensor[0].numel() for tensor in rows) if each is None else each
     least = max(LEAST_ROWS, ROWS_A_THREAD * min(THREADS, torch.get_num_threads()))
-    more = max(least - users, -(-TAIL // max(1, min(each))))
+    more = max(least - users, -(-TAIL // max(1, each)))
     try:
         _FILLED[:] = select_users(batch, [*range(users), *[0] * more]), batch
     except UserError:  # it does not say whose its tensors are
