@@ -37,13 +37,14 @@ def prepare(line: CommandLine, console: Console) -> None:
     from pathlib import Path
 
     from dprec.data.logs.interactions import HowToRead, is_prepared, prepare_log
+    from dprec.data.logs.parts import local
     from dprec.data.logs.store import home_of
     from dprec.run.console import data_table
 
     out, settings = line.options.out, line.options.data.as_dict()
     cache = settings.pop("cache")
     how = HowToRead(**settings)
-    log = Path(line.options.log)
+    log = local(line.options.log)
     if is_prepared(log):
         raise UserError(f"{log} is already prepared: train on it with --data.path {log}")
     home = home_of(log, asdict(how), None if cache is None else Path(cache)) if out is None else Path(out)

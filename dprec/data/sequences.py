@@ -28,7 +28,7 @@ from dprec.data.logs.interactions import (
     read_frame,
     settings_of,
 )
-from dprec.data.logs.parts import OnMissing, Source
+from dprec.data.logs.parts import OnMissing, Source, local
 from dprec.data.logs.store import content_of
 from dprec.data.module import Law, SampledData
 from dprec.data.selection.catalogue import Catalogue
@@ -47,7 +47,7 @@ class Sequences(SampledData):
     Args:
         dataset: what to train on; a missing MovieLens release is downloaded, amazon-games is not.
         path: the log: a file, a folder of parts or a pattern such as `log/*.csv`; or the folder of a dataset,
-            `data/<dataset>` by default.
+            `data/<dataset>` by default. A URL, such as s3://shop/log.parquet, is downloaded until the process ends.
         format: of the log, a name in `dprec.data.formats`; "auto" finds it from the file's name and first line.
         user_column: column of the user ids in CSV, TSV, JSON, Parquet and Feather; guessed by default.
         item_column: column of the item ids.
@@ -261,7 +261,7 @@ class Sequences(SampledData):
     @property
     def prepared_as(self) -> dict[str, Any] | None:
         """How a log was read that was prepared before, by the names of these arguments; None for other data."""
-        folder = None if self.path is None else Path(self.path)
+        folder = None if self.path is None else local(self.path)
         return settings_of(folder) if folder is not None and is_prepared(folder) else None
 
     @property
@@ -341,7 +341,7 @@ class Sequences(SampledData):
                 "the events of the users held out for validation and test, whom this run does not protect: it reads "
                 "them only to score"
             )
-        if self.path is not None and columns_follow_from_events(Path(self.path), self.how):
+        if self.path is not None and columns_follow_from_events(local(self.path), self.how):
             assumed.append("the names of a JSON log's columns, by which they were chosen")
         return assumed
 

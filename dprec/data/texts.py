@@ -13,7 +13,7 @@ import polars as pl
 
 from dprec.data.datasets.invented import invented_texts
 from dprec.data.formats import AUTO
-from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
+from dprec.data.logs.parts import OnMissing, Source, holds_parts, local, refuse_unknown, stand_in
 from dprec.data.logs.store import content_of
 from dprec.data.module import CutLog, Law, RecordData
 from dprec.data.text_log import (
@@ -144,7 +144,7 @@ class Texts(RecordData):
             where = pl.Series(places(found, self.test_share, self.validation_share))
             kept = [found.filter(where == place) for place in range(3)]
             if self.test_path is not None:
-                kept[TEST] = read_texts(Path(self.test_path), self.columns)
+                kept[TEST] = read_texts(local(self.test_path), self.columns)
             if not all(len(kept[place]) for place in (TRAINING, TEST)):
                 raise UserError(
                     f"of {len(found)} records none is left to train or to test on: give more, or data.test_path"
@@ -161,7 +161,7 @@ class Texts(RecordData):
         invent = partial(invented_texts, *sizes, self.synthetic_seed)
         if self.dataset == "synthetic":
             return Source(invent(), "synthetic")
-        log = Path("data") / self.dataset if self.path is None else Path(self.path)
+        log = Path("data") / self.dataset if self.path is None else local(self.path)
         if self.path is None and not holds_parts(log):
             wanted = "put the texts there, or set data.path"
             return stand_in(self.dataset, f"there are no texts in {log}", wanted, self.on_missing, invent, "texts")

@@ -16,6 +16,7 @@ from dprec.data.formats.format import lines_in
 from dprec.data.formats.wanted import looks_like
 from dprec.data.logs.histories import Interactions
 from dprec.data.logs.interactions import is_prepared, open_prepared, read_interactions
+from dprec.data.logs.parts import local
 from dprec.errors import UserError
 from dprec.run.saved.folder import replace_file
 
@@ -97,10 +98,10 @@ def _from_json(where: str, line: str) -> HistoryLine:
 
 def read_log(users: str, settings: Mapping[str, str | None], usual: Mapping[str, Any], context: Any) -> Interactions:
     """Read a log as that of the run was read; what is given here replaces the run's settings, `null` by nothing."""
-    if is_prepared(Path(users)):
+    if is_prepared(local(users)):
         if (named := next((name for name in settings if settings[name]), None)) is not None:
             raise UserError(f"{users} is already prepared, so data.{named} cannot change: leave it out")
-        return open_prepared(Path(users))
+        return open_prepared(local(users))
     how: dict[str, Any] = {name: usual.get(name) if own is None else own for name, own in settings.items()}
     if usual.get("where") not in (None, how["where"]):
         print(f'data.where replaces the condition of the run, "{usual["where"]}"', file=sys.stderr)

@@ -3,6 +3,7 @@
 import bz2
 import lzma
 
+import fsspec
 import polars as pl
 import pytest
 
@@ -96,3 +97,14 @@ def test_a_whole_history_in_a_row_is_refused(tmp_path):
     pl.DataFrame({"user_id": ["0"], "item_id": [["11"]]}).write_parquet(tmp_path / "log.parquet")
     with pytest.raises(UserError, match=r"the item_column holds List\(String\): write one event a row"):
         read_interactions(tmp_path / "log.parquet")
+
+
+@pytest.mark.parametrize("path", ["part-0.csv", "", "*.csv"])
+def test_logs_in_a_store_are_read_by_their_url(path):
+    store = fsspec.filesystem("memory")
+    for number in range(2):
+        store.pipe(f"/shop/log/part-{number}.csv", TEXT.encode())
+    events = read_interactions(f"memory://shop/log/{path}")
+    assert len(events.user) == len(ROWS) * (1 if path.startswith("part") else 2)
+    with pytest.raises(UserError, match=r"^cannot read memory://shop/none\.csv: .*none\.csv$"):
+        read_interactions("memory://shop/none.csv")

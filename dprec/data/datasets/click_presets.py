@@ -12,7 +12,7 @@ from typing import Any, Literal
 from dprec.data.click_logs.columns import ClickColumns
 from dprec.data.click_logs.log import ClickLog, read_clicks
 from dprec.data.datasets.invented import FEATURES, NUMBERS, criteo_clicks, named_clicks
-from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
+from dprec.data.logs.parts import OnMissing, Source, holds_parts, local, refuse_unknown, stand_in
 from dprec.errors import UserError
 
 ClickDataset = Literal["criteo-kaggle", "criteo-days", "avazu", "taobao", "movielens-clicks", "clicks", "synthetic"]
@@ -140,7 +140,7 @@ def open_clicks(
         if path is not None:
             raise UserError("synthetic data takes no data.path: leave it out, or set data.dataset to clicks")
         return Source(invent(), "synthetic")
-    preset, log = PRESETS[dataset], Path("data") / dataset if path is None else Path(path)
+    preset, log = PRESETS[dataset], Path("data") / dataset if path is None else local(path)
     locate, named = preset.files or (lambda folder: [folder] if holds_parts(folder) else [], "the log")
     parts = locate(log)
     if not parts and (path is None or preset.files is not None):

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from urllib.request import urlopen
 
 from dprec.data.logs.histories import Interactions
-from dprec.data.logs.parts import OnMissing, Source, holds_parts, refuse_unknown, stand_in
+from dprec.data.logs.parts import OnMissing, Source, holds_parts, local, refuse_unknown, stand_in
 from dprec.errors import UserError
 from dprec.notices import say
 
@@ -79,11 +79,11 @@ def open_source(
     if dataset == "file":
         if path is None:
             raise UserError("data.path is not set: give the interaction log to read")
-        return Source(read(_log_at(Path(path))), _name_of(Path(path)))
+        return Source(read(_log_at(local(path))), _name_of(Path(path)))
     if dataset not in (GAMES, *RELEASES):
         choices = ", ".join(["file", "synthetic", *RELEASES, GAMES])
         raise UserError(f"data.dataset is '{dataset}': give one of {choices}")
-    folder = Path("data") / dataset if path is None else Path(path)
+    folder = Path("data") / dataset if path is None else local(path)
     found = _located(dataset, folder)
     if found is not None:
         return Source(read(found), dataset)

@@ -28,7 +28,7 @@ from dprec.data.formats.format import unpacked_name
 from dprec.data.formats.wanted import Wanted
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.histories import EventContext, Interactions, blocks
-from dprec.data.logs.parts import holds_parts, parts_of
+from dprec.data.logs.parts import holds_parts, local, parts_of
 from dprec.data.logs.reader import LogReader, Rows, by_name
 from dprec.data.logs.store import META, ColumnStore, Kept, forget, kept_if_large, kept_or_read
 from dprec.errors import UserError
@@ -85,7 +85,7 @@ def read_interactions(path: str | Path, **how: Any) -> Interactions:
         path: of the log.
         how: fields of `HowToRead`.
     """
-    return HowToRead(**how).read(Path(path))
+    return HowToRead(**how).read(local(path))
 
 
 def read_frame(frame: Any, **how: Any) -> Interactions:

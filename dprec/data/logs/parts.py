@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import atexit
 import re
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Generic, Literal, TypeVar, get_args
 
 from dprec.data.formats import ENDINGS
 from dprec.data.formats.format import unpacked_name
-from dprec.errors import UserError
+from dprec.errors import UserError, first_line
 
 ENDING = ".dprec"  # of folders that hold a prepared log
+
+
+def local(path: str | Path) -> Path:
+    """Return a path on this machine: of a URL, such as s3://shop/log/*.parquet, a copy that goes with the process."""
+    return _downloaded(str(path)) if "://" in str(path) else Path(path)
+
+
+@cache
+def _downloaded(url: str) -> Path:
+    import fsspec
+
+    folder = Path(tempfile.mkdtemp(prefix="dprec-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy = folder / url.rstrip("/").rpartition("/")[2]
+    try:
+        files, path = fsspec.core.url_to_fs(url)
+        files.get(path, str(folder if _pattern(copy) is not None else copy), recursive=files.isdir(path))
+    except Exception as error:  # each store has its own
+        raise UserError(f"cannot read {url}: {first_line(error)}") from error
+    return copy
 
 
 def holds_parts(path: Path) -> bool:
