@@ -18,7 +18,7 @@ from dprec.data.datasets.source import Dataset, open_source
 from dprec.data.draws.batch import RankingBatch, SequenceBatch
 from dprec.data.draws.poisson import OneTarget
 from dprec.data.formats import AUTO
-from dprec.data.logs.context import ContextColumns
+from dprec.data.logs.context import ContextColumns, EventWeights
 from dprec.data.logs.histories import Histories, Interactions, Split
 from dprec.data.logs.interactions import (
     HowToRead,
@@ -56,6 +56,8 @@ class Sequences(SampledData):
         context: columns of what is known of an event beside its item, such as its device or hour, which models of
             sequences read. Each has the number of rows that its values are hashed to, or for numbers a list of bounds
             between rows; both are public, and nothing about the data becomes so.
+        event_weights: how much the loss of an event counts, by a column of `context`: a number from 0 for each of its
+            rows, such as `{rating: [0, 0.5, 1]}` for two bounds. A missing value counts 1. The numbers are public.
         cache: folder for prepared large logs; beside the log by default. An event takes 4 bytes for its item, 4 more if
             times have a unit, 4 more with `context`.
         on_missing: what to do if a named dataset can be neither found nor downloaded.
@@ -112,6 +114,7 @@ class Sequences(SampledData):
         time_column: str | None = None,
         where: str | None = None,
         context: dict[str, int | list[float]] | None = None,
+        event_weights: dict[str, list[float]] | None = None,
         cache: str | None = None,
         on_missing: OnMissing = "error",
         catalogue: str | None = FROM_DATA,
@@ -137,6 +140,7 @@ class Sequences(SampledData):
         self.dataset = dataset
         self.path = path
         self.how = HowToRead(format, user_column, item_column, time_column, where, context)
+        self.event_weights = event_weights
         self.cache = cache
         self.on_missing = on_missing
         self.catalogue_from = catalogue or FROM_DATA
@@ -301,6 +305,12 @@ class Sequences(SampledData):
         return None if self._context_columns is None else self._context_columns.plain
 
     @property
+    def _weights(self) -> EventWeights | None:
+        if self.event_weights is None:
+            return None
+        return EventWeights.of(self.event_weights, self._context_columns or ContextColumns({}))
+
+    @property
     def _context_columns(self) -> ContextColumns | None:
         context = self.load().histories.context
         return None if context is None else context.columns
@@ -364,7 +374,7 @@ class Sequences(SampledData):
 
     def train_dataloader(self) -> DataLoader[list[SequenceBatch]]:
         """One logical batch a step: the micro-batches of the users drawn, an empty list for an empty draw."""
-        cut = self.max_length, self._tokens, self._draw_target, self.batch_size
+        cut = self.max_length, self._tokens, self._draw_target, self.batch_size, self._weights
         return self.drawn_loader(TrainingUsers(self.training, *cut))
 
     def val_dataloader(self) -> DataLoader[RankingBatch]:

@@ -73,6 +73,7 @@ class Recommender(Learner):
     def scores(self, batch: RankingBatch) -> Tensor:
         """Return a score for every item id (B, items); column 0 is ignored."""
 
+    reads_weights = False  # whether `losses` counts targets by `batch.weights`
     popularity_columns = (
         0  # the last coordinates of items' vectors that say how popular an item is, not what it is like
     )
@@ -111,6 +112,12 @@ class Recommender(Learner):
         for _ in range(ROUNDS):
             share = share[first] / share[first].sum() @ next_item
         return share
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if getattr(data, "event_weights", None) is not None and not self.reads_weights:
+            raise UserError(f"{type(self).__name__} reads no data.event_weights: leave it out, or use DPFormer")
 
     def forward(self, batch: RankingBatch) -> Tensor:
         """Return `scores`: what trainer.predict gives of each batch."""
@@ -180,6 +187,8 @@ class SequenceRecommender(Recommender):
                 )
             self.context_vectors = ContextVectors(context_rows, dim)
 
+    reads_weights = True
+
     def make_embedding(self, dim: int, std: float) -> ItemsWithFeatures:
         """Return the items' vectors as they are read; a model that has no table of items makes something else."""
         table = new_table(ItemsWithFeatures, self.items, dim, self.memory_map, padding_idx=0)
@@ -239,7 +248,10 @@ class SequenceRecommender(Recommender):
         return () if self.shared_negatives is None else [(self.item_table, self.shared_negatives.of(self.global_step))]
 
     def losses(self, batch: SequenceBatch) -> Tensor:
-        """Return each user's mean cross-entropy over all items, or over `negatives`; 0 for a user without targets."""
+        """Return each user's mean cross-entropy over all items, or over `negatives`; 0 for a user without targets.
+
+        The mean is by the targets' weights, if the batch has some.
+        """
         encoded = self._encoded(batch)
         if encoded.shape[:-1] != batch.targets.shape:
             raise UserError(
@@ -252,7 +264,11 @@ class SequenceRecommender(Recommender):
             loss = in_batch_softmax(encoded, self.item_table, batch.targets)
         else:
             loss = catalogue_softmax(encoded, self.item_table, batch.targets)
-        return loss.sum(1) / (batch.targets != 0).sum(1).clamp(min=1)
+        if batch.weights is None:
+            return loss.sum(1) / (batch.targets != 0).sum(1).clamp(min=1)
+        weights = batch.weights * (batch.targets != 0)
+        whole = weights.sum(1)
+        return (loss * weights).sum(1) / whole.masked_fill(whole == 0, 1.0)
 
     @property
     def item_features(self) -> Tensor | None:

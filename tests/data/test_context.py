@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from dprec.data.logs import interactions
 from dprec.data.logs.context import ContextColumns
 from dprec.data.logs.interactions import HowToRead, prepare_log
 from dprec.errors import UserError
+from dprec.models import DPFormer, Spectral
+from tests.quiet import trainer
 
 CONTEXT = {"item_id": 97, "hour": [6, 12, 18]}  # the item's own id, so that context and item can be compared
 USERS, ITEMS = 30, 12
@@ -110,6 +113,41 @@ def test_a_frame_has_context() -> None:
     assert none == 0
     assert tv == again > 0
     assert set(pc) == {pc[0]} != {tv}
+
+
+RATED = {"user": [1] * 4 + [2] * 3, "item": list("abcdbca"), "rating": [5, 1, 3, 5, 1, 1, None]}
+
+
+def rated(**settings: Any) -> Sequences:
+    given: dict[str, Any] = {"context": {"rating": [2, 4]}, "event_weights": {"rating": [0, 0.5, 2]}}
+    frame = pl.DataFrame(RATED)
+    return Sequences.of(frame, time_column="rows", min_events=0, validation=False, batch_size=2, **given | settings)
+
+
+def test_events_count_by_their_weights() -> None:
+    data = rated()
+    data.setup()
+    users: Any = data.train_dataloader().dataset
+    (batch,), (other,) = users[0], users[1]
+    assert batch.weights[0, :2].tolist() == [0, 0.5]  # of the targets
+    assert other.weights[0, 0] == 0
+    model = DPFormer(**data.sizes, dim=8, dropout=0.0)
+    assert not model.losses(other).detach().any()
+    plain = replace(batch, weights=None)
+    of_one = [batch.targets * (torch.arange(batch.targets.shape[1]) == place) for place in (0, 1)]
+    first, second = (model.losses(replace(plain, targets=targets)) for targets in of_one)
+    assert torch.allclose(model.losses(batch), second)
+    weights = torch.ones_like(batch.weights)
+    weights[0, 1] = 3
+    assert torch.allclose(model.losses(replace(batch, weights=weights)), (first + 3 * second) / 4)
+
+
+def test_weights_that_no_model_reads_or_that_fit_no_column_are_refused() -> None:
+    for wrong in ({"rating": [1, 2]}, {"rating": [1, 2, -1]}, {"price": [1]}, {}):
+        with pytest.raises(UserError, match="data.event_weights"):
+            rated(event_weights=wrong).train_dataloader()
+    with pytest.raises(UserError, match=r"^Spectral reads no data.event_weights: leave it out, or use DPFormer$"):
+        trainer(max_steps=1).fit(Spectral(items=5, max_length=9), rated())
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ class SequenceBatch(Batch):
         history: (B, T) int64: the items that a model reads, oldest first.
         targets: (B, T) int64: the item that follows each position, 0 where there is none.
         context: (B, T, C) int64: what is known of each event of the history, if the data has context.
+        weights: (B, T) float32: how much the loss of each target counts, if the data has weights.
         own_length: whether each row's own length decides how far it is padded.
 
     >>> import torch
@@ -71,6 +72,7 @@ class SequenceBatch(Batch):
     targets: Tensor  # (B, T) int64: the item that follows each position, 0 where there is none
     # (B, T, C) int64: the values of C columns, from 1; 0 where one is missing, and for the padding. Of a target none
     context: Tensor | None = None
+    weights: Tensor | None = None  # (B, T) of targets
     own_length: bool = field(default=False, kw_only=True)
 
     @property

@@ -107,6 +107,35 @@ class ContextColumns:
         return found
 
 
+@dataclass(frozen=True)
+class EventWeights:
+    """How much a model's mistake about an event counts, by a column of its context, such as a rating.
+
+    >>> columns = ContextColumns.of({"device": 5, "rating": [3, 5]})
+    >>> weights = EventWeights.of({"rating": [0, 0.5, 1]}, columns)
+    >>> weights(np.array([[[2, 3], [2, 2], [1, 0]]]))
+    array([[1. , 0.5, 1. ]], dtype=float32)
+    """
+
+    column: int
+    values: tuple[float, ...]  # of a missing value, which is 1, and of each row
+
+    @classmethod
+    def of(cls, given: Mapping[str, Sequence[float]], columns: ContextColumns) -> EventWeights:
+        """From data.event_weights of a recipe."""
+        name, weights = next(iter(given.items())) if len(given) == 1 else ("", ())
+        rows = columns.rows.get(name)
+        if rows is None:
+            raise UserError(f"data.event_weights is {given}: name one column of data.context")
+        if len(weights) != rows or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+            raise UserError(f"data.event_weights.{name} is {weights}: give {rows} numbers from 0, one for each row")
+        return cls([*columns.rows].index(name), (1.0, *map(float, weights)))
+
+    def __call__(self, context: np.ndarray) -> np.ndarray:
+        """Return the weights (B, T) of events with these values (B, T, C)."""
+        return np.array(self.values, dtype=np.float32)[context[..., self.column]]
+
+
 def _rows(name: str, given: Any) -> int | tuple[float, ...]:
     if isinstance(given, int) and not isinstance(given, bool) and 1 <= given < MOST:
         return given

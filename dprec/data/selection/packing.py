@@ -17,6 +17,7 @@ from dprec.errors import UserError
 
 if TYPE_CHECKING:
     from dprec.data.draws.poisson import OneTarget
+    from dprec.data.logs.context import EventWeights
     from dprec.data.logs.histories import EventContext, Histories, Split
     from dprec.data.selection.held_out import SplitHistories
 
@@ -56,6 +57,7 @@ class TrainingUsers(Dataset):
         tokens: int,
         one_target: OneTarget | None = None,
         batch_size: float | None = 1000,
+        weights: EventWeights | None = None,
     ) -> None:
         if max_length < 1:
             raise UserError(f"data.max_length is {max_length}: a history needs at least 1 item")
@@ -64,6 +66,7 @@ class TrainingUsers(Dataset):
         self.tokens = tokens
         self.max_length = max_length
         self.one_target = one_target
+        self.weights = weights
 
     def draw_by(self, key: int) -> None:
         """Draw targets by another key, which several processes share."""
@@ -99,7 +102,12 @@ class TrainingUsers(Dataset):
         if self.one_target is not None:
             targets[torch.arange(targets.shape[1]) < torch.from_numpy(lengths)[:, None] - 1] = 0  # all but the last
         context = _values(self.training.context, starts, lengths, width)
-        return SequenceBatch(history, targets, context, own_length=True)
+        weights = None
+        if self.weights is not None:
+            of_targets = _values(self.training.context, starts + 1, lengths, width)
+            assert of_targets is not None
+            weights = torch.from_numpy(self.weights(of_targets.numpy()))
+        return SequenceBatch(history, targets, context, weights, own_length=True)
 
 
 class RankingUsers(Dataset):
