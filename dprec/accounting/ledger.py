@@ -15,7 +15,8 @@ import numpy as np
 from dprec.accounting import composition as accounting
 from dprec.errors import UserError
 
-KINDS = ("poisson_gaussian", "subset_gaussian", "gaussian", "bounded")
+KINDS_OF_OPACUS = ("poisson_gaussian", "gaussian")
+KINDS = (*KINDS_OF_OPACUS, "subset_gaussian", "bounded")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Ledger:
     @property
     def uses(self) -> accounting.Uses:
         """Counts by noise multiplier and sampling rate, for events of any name and of all periods together."""
-        return _uses(self._counts, "poisson_gaussian", "gaussian")
+        return _uses(self._counts, *KINDS_OF_OPACUS)
 
     def record(self, event: Event, count: int = 1) -> None:
         """Adds `count` uses of `event`; equal events are merged."""
@@ -134,6 +135,24 @@ class Ledger:
                 raise UserError(f"{what} has no Gaussian noise, so its Rényi divergences are not known: leave it out")
             found.append(accounting.divergences(dict(uses), dict(subset)))
         return found[0][0], np.max([values for _, values in found], axis=0)
+
+    @classmethod
+    def from_opacus(cls, history: Iterable[tuple[float, float, int]]) -> Ledger:
+        """Return the ledger of an Opacus accountant's `history`: noise multiplier, sampling rate and steps.
+
+        >>> round(Ledger.from_opacus([(3.293, 1024 / 6040, 590)]).epsilon(delta=1 / 6040), 3)
+        4.998
+        """
+        ledger = cls()
+        for noise_multiplier, rate, steps in history:
+            ledger.record(Event("poisson_gaussian", noise_multiplier, rate), steps)
+        return ledger
+
+    def opacus_history(self) -> list[tuple[float, float, int]]:
+        """Return the events as the `history` of an Opacus accountant; those of periods all together."""
+        if (other := next((event for event in self._counts if event.kind not in KINDS_OF_OPACUS), None)) is not None:
+            raise UserError(f"Opacus has no event like {other.what} ({other.kind}): compose it with dprec")
+        return [(noise_multiplier, rate, count) for (noise_multiplier, rate), count in self.uses.items()]
 
     def _by_period(self) -> list[Mapping[Event, int]]:
         """For every period, the events in which its data may take part."""
@@ -186,7 +205,7 @@ def _uses(events: Mapping[Event, int], *kinds: str) -> accounting.Uses:
 def _hashable(events: Mapping[Event, int]) -> tuple[_Uses, _Uses, _Bounded]:
     """What composes, sampled person by person and in batches of a fixed size, and what is bounded by itself."""
     bounded = tuple((e.noise_multiplier, e.delta, count) for e, count in events.items() if e.kind == "bounded")
-    people, subsets = _uses(events, "poisson_gaussian", "gaussian"), _uses(events, "subset_gaussian")
+    people, subsets = _uses(events, *KINDS_OF_OPACUS), _uses(events, "subset_gaussian")
     return tuple(people.items()), tuple(subsets.items()), bounded
 
 

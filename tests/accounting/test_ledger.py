@@ -81,8 +81,10 @@ def test_a_steps_renyi_divergences_are_those_of_the_library(sigma: float, rate: 
 @pytest.mark.filterwarnings("ignore:Optimal order", "ignore:divide by zero")
 def test_different_events_compose_as_in_opacus() -> None:
     peer = PRVAccountant()
-    peer.history = [(3.5, RATE, 400), (1.5, 0.01, 300), (6.0, 1.0, 1)]
     ledger = Ledger({sampled(3.5): 400, sampled(1.5, 0.01): 300, Event("gaussian", 6.0): 1})
+    peer.history = ledger.opacus_history()
+    assert peer.history == [(3.5, RATE, 400), (1.5, 0.01, 300), (6.0, 1.0, 1)]
+    assert Ledger.from_opacus(peer.history).epsilon(1e-5) == pytest.approx(ledger.epsilon(1e-5), rel=1e-6)
     assert ledger.epsilon(1e-5) == pytest.approx(peer.get_epsilon(delta=1e-5, eps_error=0.01), abs=0.012)
 
 
@@ -166,3 +168,8 @@ def test_impossible_events_are_refused_in_one_line(fields: dict) -> None:
 def test_a_damaged_state_is_refused(state: dict) -> None:
     with pytest.raises(UserError, match="ledger cannot be read"):
         Ledger().load_state_dict(state)
+
+
+def test_opacus_has_no_event_without_gaussian_noise() -> None:
+    with pytest.raises(UserError, match=r"^Opacus has no event like a sum \(bounded\)"):
+        Ledger({Event("bounded", 1.0, what="a sum"): 1}).opacus_history()
