@@ -10,6 +10,7 @@ import atexit
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,7 @@ def _run(words: list[str], environment: dict[str, str], folder: str, told: list[
         os.close(file)
     os.environ.clear()
     os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background processes ignore
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", 1)))  # which is read where torch is loaded
     os.chdir(folder)
     how, what, *rest = words
