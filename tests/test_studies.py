@@ -36,6 +36,7 @@ DEEPER = {  # what a study is about: a formula, a release or a kernel that no pu
     "elsewhere": ["dprec.gradients"],
     "normals": ["dprec.noise", "dprec_kernels"],
     "private_als": ["dprec.accounting", "dprec.data", "dprec.models.spectral", "dprec.models.items"],
+    "correlated_noise": ["dprec.accounting"],
     "random_allocation": ["dprec.accounting"],
     "shares": ["dprec.accounting", "dprec.data", "dprec.models.items", "dprec.noise"],
     "text_accuracy": ["dprec.run.saved"],
@@ -278,6 +279,7 @@ RUNS: dict[str, tuple[list[str], Callable[[list[dict]], bool]]] = {  # what a st
     ),
     "nights": ([], lambda rows: len(rows) == 6 and 0 < rows[0]["epsilon"] < rows[3]["epsilon"]),
     "processes": ([], lambda rows: rows[0]["ratio"] == 1 and rows[1]["users_per_second"] > 0),
+    "correlated_noise": ([], lambda rows: rows[0]["error"] == pytest.approx(rows[0]["sigma"] * 4.5**0.5)),
     "random_allocation": ([], lambda rows: rows[0]["ratio"] == pytest.approx(1, abs=0.03)),
     "sparsity": (
         ["--study", "periods", "--runs", "runs"],
