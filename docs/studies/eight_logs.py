@@ -143,12 +143,13 @@ def table(file: Path) -> None:
     print("\n".join(lines(file)))
 
 
-def lines(file: Path) -> list[str]:
-    """NDCG@10 on validation items in %, seen items masked, mean over seeds; the last column the mean gain."""
+def lines(file: Path, recipes: Sequence[str] = ()) -> list[str]:
+    """NDCG@10 on validation items in %, of these recipes or all, seen items masked; last the mean gain."""
     rows = [row for row in _rows(file) if "error" not in row]
     logs = [log for log in (*REAL, *INVENTED) if any(row["log"] == log for row in rows)]
     made = [f"| ε | recipe | {' | '.join(logs)} | over popularity |", "|---|---|" + "---|" * (len(logs) + 1)]
-    for epsilon, recipe in dict.fromkeys((row["epsilon"], row["recipe"]) for row in rows):
+    shown = [row for row in rows if not recipes or row["recipe"] in recipes]
+    for epsilon, recipe in dict.fromkeys((row["epsilon"], row["recipe"]) for row in shown):
         cells, gains = [], []
         for log in logs:
             found = [row for row in rows if (row["log"], row["recipe"], row["epsilon"]) == (log, recipe, epsilon)]
@@ -158,7 +159,7 @@ def lines(file: Path) -> list[str]:
             reached = statistics.mean(row["ndcg@10"] for row in found)
             cells.append(f"{100 * reached:.2f}")
             gains.append(reached / found[0]["popularity_ndcg@10"])
-        whole = f"{statistics.geometric_mean(gains):.2f} times" if len(gains) == len(logs) else ""
+        whole = f"{statistics.geometric_mean(gains):.2f}" if len(gains) == len(logs) else ""
         made.append(f"| {epsilon} | `{recipe}` | {' | '.join([*cells, whole])} |")
     popularity = {row["log"]: f"{100 * row['popularity_ndcg@10']:.2f}" for row in rows}
     return [*made, f"| | popularity | {' | '.join(popularity[log] for log in logs)} | 1 |"]
