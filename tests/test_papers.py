@@ -17,7 +17,7 @@ from tests.studies import load, read
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "papers.md"
-COLUMNS = ["of the paper", "command or name, recipe", "theirs", "ours", "why they differ; to match"]
+COLUMNS = ["paper", "dprec", "theirs", "ours", "why they differ; to match"]
 PAPERS = 5
 
 
