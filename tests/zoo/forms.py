@@ -256,7 +256,7 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: attend(m, x, ids) + attend(m, x, ids, need_weights=False),
         lambda: {"mix": nn.MultiheadAttention(DIM, 2, batch_first=True)},
     ),
-    "`nn.MultiheadAttention` of other keys and values": Form(
+    "`nn.MultiheadAttention` as cross-attention": Form(
         lambda m, x, ids: m.mix(x, x.tanh(), x * 2)[0], lambda: {"mix": nn.MultiheadAttention(DIM, 2, batch_first=True)}
     ),
     "`nn.TransformerEncoderLayer`": Form(
@@ -271,10 +271,10 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: m.mix(x, x.tanh(), tgt_mask=causal(x)),
         lambda: {"mix": nn.TransformerDecoderLayer(DIM, 2, 6, dropout=0.0, batch_first=True)},
     ),
-    "queries, keys and values of one map, `permute(2, 0, 3, 1, 4)`": Form(
+    "a fused QKV projection, `permute(2, 0, 3, 1, 4)`": Form(
         of_one_map, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
     ),
-    "queries, keys and values of one map, by `[0]` and `chunk`": Form(
+    "a fused QKV projection, by `[0]` and `chunk`": Form(
         of_one_map_apart, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
     ),
     "parts of one parameter, `p[i][j]`, `p[:, k]`, `p.chunk(n, 1)`": Form(
@@ -318,11 +318,11 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: x + m.places.repeat(len(x), 1, 1) + m.places.expand(len(x), -1, -1).contiguous(),
         lambda: {"places": p(LENGTH, DIM)},
     ),
-    "a cell of your own that starts from zeros, `u(zeros)[:, :k]`": Form(
+    "a recurrent cell of your own from zeros, `u(zeros)[:, :k]`": Form(
         lambda m, x, ids: own_cell(m, x, x.new_zeros(len(x), 3)),
         lambda: {"of_input": nn.Linear(DIM, 6), "of_state": nn.Linear(3, 6)},
     ),
-    "a cell of your own that starts from a parameter, `u(p.expand(users, -1))`": Form(
+    "a recurrent cell of your own from a parameter, `u(p.expand(users, -1))`": Form(
         lambda m, x, ids: own_cell(m, x, m.start.expand(len(x), -1)),
         lambda: {"of_input": nn.Linear(DIM, 6), "of_state": nn.Linear(3, 6), "start": p(3)},
     ),
@@ -338,7 +338,7 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: m.mix(x + m.rows(ids)) + m.rows.weight.norm() + 0.1 * m.mix.weight.square().sum(),
         lambda: {"rows": nn.Embedding(ITEMS, DIM), "mix": nn.Linear(DIM, 3)},
     ),
-    "products with positions, `p @ x`": Form(
+    "a parameter that mixes positions, `p @ x`": Form(
         lambda m, x, ids: m.each @ x.unsqueeze(1) + m.all @ x.unsqueeze(1),
         lambda: {"each": p(2, 3, LENGTH), "all": p(1, 1, 3, LENGTH)},
     ),
@@ -356,7 +356,7 @@ EXACT: dict[str, Form] = {
     "`masked_fill` with a parameter": Form(
         lambda m, x, ids: x.masked_fill((ids == 0).unsqueeze(2), m.mark), lambda: {"mark": nn.Parameter(torch.ones(()))}
     ),
-    "a first position by `cat`": Form(with_cls, lambda: {"first": p(1, 1, DIM), **linear()}),
+    "a learned first token by `cat`": Form(with_cls, lambda: {"first": p(1, 1, DIM), **linear()}),
     "`x[:, 0] = p`, `x[mask] = p`": Form(assigned, lambda: {"first": p(DIM), "mark": p(DIM)}),
     "`nn.PReLU`": Form(
         lambda m, x, ids: m.bend(x.mT) + m.one(x.mT), lambda: {"bend": nn.PReLU(DIM), "one": nn.PReLU()}
