@@ -5,19 +5,19 @@
     vmapped         users by torch.vmap, where it can run them: several times faster than one by one
     operations      the rules: what an operation adds to a user's gradient
     layouts         whose row of the batch each row of a tensor is
-    calls           what is decided of a call, once for each form
-    uses            what tape and rules both ask: what follows from parameters alone (expression), what a call looks up
-                    (look_up), which operations have a rule (registry), a batch's tensors, and the batch of some users
-                    (batches), and which digits are too few (low_precision, arithmetic)
+    calls           caches, by a call's signature, whether a rule applies and the result's layout
+    uses            shared by tape and rules: tensors computed from parameters alone (expression), look-ups (look_up),
+                    which operations have a rule (registry), a batch's tensors and the batch of some users (batches),
+                    and refusals of low precision (low_precision, arithmetic)
     contributions   the forms in which a user's part of a gradient is kept
     norms           each user's norm over all parameters and uses
     clipping        the factor of each user, and the sums; row_sum is the sum of a table by its rows
-    joint           several parameters at once, where each alone would cost a GPU launches
+    joint           several parameters at once, to save GPU launches
     parameters      what is trained, and the padding rows that never change
-    intercept       the identity that shows the gradient which flows through it
+    intercept       an identity that passes its gradient to a callback
 
-A rule of one's own is a decorated function, by the names here, in a module that is imported before training, such as
-the model's.
+Your own rule is a function decorated with `rule`, which uses the names here. Put it into a module that is imported
+before training, such as the model's.
 """
 
 from dprec.gradients import operations  # enters the rules of the package before any other

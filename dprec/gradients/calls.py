@@ -1,7 +1,7 @@
-"""What is decided of a call follows from its form, so it is decided once for a form and not in every batch.
+"""Caches whether a rule applies, and the result's layout, by call signature (`Form`).
 
-Whose rows are whose, and whether a rule applies, follow from the operation, from the shapes, types and layouts of what
-it is given, and from its other arguments. In the batches of a bucket these are the same.
+A signature is the operation, the shapes, types and layouts of its tensors, and its other arguments. Batches of one
+bucket have the same signatures.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dprec.gradients.uses.low_precision import LOW
 from dprec.gradients.uses.registry import Way
 
 Form: TypeAlias = "tuple[Any, ...] | None"
-MOST = 1 << 13  # forms that are remembered
+MOST = 1 << 13  # signatures that are remembered
 _PLAIN = frozenset((bool, int, float, str, type(None), torch.dtype, torch.device))
 _OF_VALUES = frozenset((Tensor.__getitem__, Tensor.__setitem__))  # numbers in a tensor decide whose rows these are
 _OF_SIZES = frozenset((Tensor.view, Tensor.reshape, torch.reshape))  # the number of users is among their arguments
 
 
 def form_of(function: Callable[..., Any], args: Any, kwargs: Any, users: int, parameters: Container[int]) -> Form:
-    """Return the form of a call; None where something else may decide what becomes of it.
+    """Return the call's signature; None if more than the signature, such as values, may decide the result.
 
-    Of rows in the users' order only their number for each user counts. `parameters` has the ids of those trained.
+    For tensors in the users' order, rows per user count, not the number of users. `parameters` has the trained ids.
 
     >>> three, four = (torch.ones(users, 2) for users in (3, 4))
     >>> for each in (three, four):
@@ -57,7 +57,7 @@ def form_of(function: Callable[..., Any], args: Any, kwargs: Any, users: int, pa
             if ATTRIBUTE in marks:
                 known = marks[ATTRIBUTE]
             elif kind is Tensor and peek_interpreter_stack() is not None:
-                return None  # it may be one that a transform of torch.func has made
+                return None  # a transform of torch.func may have made it
             if kind is nn.Parameter or (value.requires_grad and value.is_leaf):
                 form = (form, known, shape, dtype, id(value) in parameters)
             elif known is not None and known.rows_per_user and shape and shape[0] == users * known.rows_per_user:
@@ -75,16 +75,16 @@ def form_of(function: Callable[..., Any], args: Any, kwargs: Any, users: int, pa
 
 
 class Decision(NamedTuple):
-    """What becomes of a call of one form: it returns a result of this kind and layout, or its rule runs."""
+    """The cached decision for a signature: the result's kind and layout, or that a rule runs."""
 
     kind: Any  # a type; None: the operation's rule runs
     layout: Layout | None = None
-    shape: tuple[int, ...] = ()  # but the first dimension
+    shape: tuple[int, ...] = ()  # without the first dimension
     dtype: torch.dtype | None = None
-    way: Way | None = None  # what the rule does of this form, where that is shorter than the rule
+    way: Way | None = None  # a shorter way than the rule, if there is one
 
     def mark(self, result: Any, users: int) -> bool:
-        """Give a result its layout; return False where it has another form than that of the first call."""
+        """Set the result's layout; return False if its kind, shape or dtype differs from the first call's."""
         if type(result) is not self.kind or self.layout is None:
             return type(result) is self.kind and (self.dtype is None or result.dtype is self.dtype)
         shape, rows = result.shape, self.layout.rows_per_user
@@ -98,7 +98,7 @@ DECISIONS: dict[Form, Decision] = {}
 
 
 def decision_of(result: Any) -> Decision | None:
-    """Return the decision behind what a call that wrote to nothing has returned; None of several results."""
+    """Return the decision for the result of a call without side effects; None if it has several results."""
     if type(result) is Tensor:
         shape = result.shape[1:] if result.dim() else ()
         return Decision(Tensor, getattr(result, ATTRIBUTE, None), shape, result.dtype)

@@ -1,4 +1,4 @@
-"""Each user's gradient is scaled to a bounded norm and added to the sum: here alone, with the help of `norms.sweep`."""
+"""Scales each user's gradient to a bounded norm and adds it to the sum; only this file and `norms.sweep` do so."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from dprec_kernels.processor import in_full
 
 Mode = Literal["auto-v", "auto-s", "flat"]
 
-# Norms of built gradients are off by up to 2e-6 of themselves, sums are rounded to float32. Clipping this much lower
-# keeps a user's share within the bound all the same.
+# Norms of built gradients have a relative error of up to 2e-6, and sums are rounded to float32. Clipping this much
+# lower keeps each user's share within the bound.
 HEADROOM = 3e-6
-# Below this norm "auto-v" stops scaling up: what is left of such a gradient is rounding.
+# Below this norm "auto-v" stops scaling up: such a gradient is mostly rounding error.
 SMALLEST = 1e-6
-# Where a user's terms cancel, rounding of the terms is all that is left in the end. So nobody counts as having a norm
-# below this part of the length of their terms: at it, rounding moves a sum by less than the noise pays for a user.
+# If a user's terms cancel, only their rounding errors remain. So each norm counts as at least this fraction of the
+# length of the user's terms: then rounding moves a sum by less than the noise's margin for a user.
 CANCELLED = 1 / 128
-# From this norm on a float32 factor would lose its digits, so such a user counts as not finite. `max_norm` lies between
-# its reciprocal and it.
+# From this norm on, a float32 factor would lose digits, so the user counts as not finite. `max_norm` is between
+# 1 / LARGEST and LARGEST.
 LARGEST = 1e30
 LEAST_FACTOR = 1e-37  # below, float32 has fewer and fewer digits
 # The stabiliser of "auto-s".
@@ -59,7 +59,7 @@ class Clipping:
     """How a user's gradient g is scaled so that its norm is at most `max_norm`.
 
     - `flat`: g · min(1, C / ‖g‖)
-    - `auto-v`: g · C / ‖g‖, every user counts the same and C needs no tuning
+    - `auto-v`: g · C / ‖g‖, every user has the same weight and C needs no tuning
     - `auto-s`: g · C / (‖g‖ + 0.01)
 
     >>> Clipping("flat", 1.0).scale(torch.tensor([0.5, 4.0]))
@@ -76,9 +76,9 @@ class Clipping:
             raise UserError(f"privacy.max_norm is {self.max_norm}; use a number from {1 / LARGEST:g} to {LARGEST:g}")
 
     def scale(self, norm: Tensor, length: Tensor | float = 0.0) -> Tensor:
-        """Return the factor for each norm; 0 for a gradient that is not finite, or as good as that.
+        """Return each norm's factor; 0 if the gradient is not finite or too large.
 
-        `length` is that of the terms that a gradient is the sum of, where they may cancel.
+        `length` is the length of the terms that add up to the gradient, if they may cancel.
         """
         bound = self.max_norm * (1 - HEADROOM)
         if not isinstance(length, Tensor) or length.dtype != norm.dtype:
@@ -86,28 +86,28 @@ class Clipping:
         counted = norm + STABILITY if self.mode == "auto-s" else norm
         least = {"flat": bound, "auto-v": SMALLEST, "auto-s": STABILITY}[self.mode]
         factor = torch.maximum(counted, CANCELLED * length).clamp_(min=least).reciprocal_().mul_(bound)
-        return factor.masked_fill_(~(torch.maximum(norm, length) < self.largest), 0.0)  # also where one is no number
+        return factor.masked_fill_(~(torch.maximum(norm, length) < self.largest), 0.0)  # also if one is NaN
 
     @cached_property
     def largest(self) -> float:
-        """The norm from which on a gradient does not count: float32 could not hold its factor."""
+        """The norm from which a gradient gets the factor 0: float32 could not hold a smaller factor exactly."""
         return min(LARGEST, self.max_norm / LEAST_FACTOR)
 
     @property
     def law(self) -> Law:
-        """The same for kernels."""
+        """This clipping as kernels take it."""
         mode, bound = {"flat": FLAT, "auto-v": AUTO_V, "auto-s": AUTO_S}[self.mode], self.max_norm * (1 - HEADROOM)
         return Law(mode, bound, SMALLEST, STABILITY, CANCELLED / PART, self.largest)
 
 
 @dataclass(frozen=True)
 class ClippedUsers:
-    """What was measured while a micro-batch was added. None of it is private."""
+    """Losses, norms and factors of a micro-batch. Not private."""
 
     losses: Tensor  # (B,) on the CPU, wherever the model is
     norms: Tensor  # (B,) before clipping
     scales: Tensor  # (B,)
-    left_out: list[int]  # whose scale is 0
+    left_out: list[int]  # users whose scale is 0
 
     def first(self, users: int) -> ClippedUsers:
         if users == self.losses.shape[0]:
@@ -117,7 +117,7 @@ class ClippedUsers:
 
 
 def together(users: Sequence[ClippedUsers]) -> ClippedUsers:
-    """Return what was measured of some users as of one micro-batch."""
+    """Join the measurements of several micro-batches into one."""
     if len(users) == 1:
         return users[0]
     left_out, before = [], 0
@@ -132,12 +132,12 @@ def together(users: Sequence[ClippedUsers]) -> ClippedUsers:
 
 @dataclass
 class UserGradients:
-    """What the users of one micro-batch add to each gradient, before anything is clipped."""
+    """Each user's contributions to every parameter's gradient, before clipping, for one micro-batch."""
 
     losses: Tensor  # (B,)
     contributions: dict[str, list[Contribution]]
-    real: int  # users; those after them fill up the batch and have gradients of 0
-    unpadded: Tensor | None = None  # (B,) who is known to read nothing for others' padding
+    real: int  # number of users; rows after them fill up the batch and have gradients of 0
+    unpadded: Tensor | None = None  # (B,) True for users known to have no padding for others' longer histories
     host_reads: dict[str, list[Contribution]] | None = None  # on the CPU: ids that a GPU looked up, 1 for a gradient
 
     @property
@@ -146,7 +146,7 @@ class UserGradients:
 
     @property
     def is_real(self) -> Tensor:
-        """(B,) who does not only fill up the batch."""
+        """(B,) True for users, False for rows that fill up the batch."""
         return torch.arange(self.batch_size, device=self.losses.device) < self.real
 
 
@@ -156,7 +156,7 @@ def batch_gradients(
     batch: Any,
     read: Read | None = None,
 ) -> UserGradients:
-    """Run one forward and one backward pass over a micro-batch; `read` hears of rows before they are looked up."""
+    """Run one forward and one backward pass over a micro-batch; `read` is called before rows are looked up."""
     filled = filled_up(batch)
     tape = Tape(parameters, len(filled), read, real=len(batch))
     tape.watch(filled)
@@ -172,10 +172,10 @@ def user_gradients(
     alone: Alone = select_alone,
     unpadded: bool = False,
 ) -> Iterator[tuple[Any, UserGradients]]:
-    """Yield a micro-batch and what its users add; where the tape cannot tell, by torch.vmap or a user at a time.
+    """Yield micro-batches and their users' gradients; if the tape cannot, by torch.vmap or one user at a time.
 
-    Each is computed `within` what this gives for it. A user's row of a batch may be as long as others ask for. Where
-    that could decide whether the user counts, or what is counted, `unpadded`, it is what `alone` gives of a place.
+    Each is computed in the context `within(batch)`. A user's row may be padded to the length of another's history.
+    If padding could decide whether or what a user counts, set `unpadded`: then `alone` makes each user's batch.
     """
     try:
         with within(batch):
@@ -200,7 +200,7 @@ def user_gradients(
 def gradients_alone(
     parameters: Mapping[str, nn.Parameter], losses_of: Callable[[Any], Tensor], user: Any, read: Read | None = None
 ) -> UserGradients:
-    """Do the same for a micro-batch of one user, whatever operations meet the parameters."""
+    """Return the gradients of a batch of one user, by plain autograd: operations need no rules."""
     return _recorded(OneUser(parameters, read), losses_of, user)
 
 
@@ -226,10 +226,9 @@ def clip_and_add(sums: Mapping[str, Tensor | RowSum], users: UserGradients, clip
 def add_rest_alone(
     users: ClippedUsers, batch: Any, add: Callable[[Any], ClippedUsers], alone: Alone = select_alone
 ) -> ClippedUsers:
-    """Add those users of a micro-batch one by one who were left out of it, since a gradient was not finite.
+    """Retry users whose gradient was not finite, each in a batch of one, which `alone` makes.
 
-    A micro-batch is padded to its longest history, and 0 · ∞ in the padding breaks the gradient of whoever is padded.
-    Whether a user is left out must not depend on others, so each is tried in a batch of their own, which `alone` makes.
+    Padding for a longer history may have caused it, by 0 · ∞. Whether a user is left out must not depend on others.
     """
     if not users.left_out:
         return users
@@ -281,7 +280,7 @@ def _clip(
 
 
 def _swept(to_build: list[str], sums: Mapping[str, Tensor | RowSum], users: int, by_kernels: bool) -> str | None:
-    """Return the parameter whose users' gradients cost most to build: it is built once, after all others."""
+    """Return the parameter whose users' gradients are largest; it is built last, once. None: all are built first."""
     most = max(to_build, key=lambda name: sums[name].shape.numel(), default=None)
     if most is not None and by_kernels and users * sums[most].shape.numel() <= norms.KEPT:
         return None  # to build it first, as the others, is fewer launches
@@ -294,7 +293,7 @@ def _built_first(
     sums: Mapping[str, Tensor | RowSum],
     users: int,
 ) -> dict[str, list[Contribution]]:
-    """Return the contributions to parameters whose norms need them built."""
+    """Return the built gradients of parameters whose norms need them."""
     ready: dict[str, list[Contribution]] = {}
     room = norms.KEPT
     for name in to_build:
@@ -306,7 +305,7 @@ def _built_first(
 
 
 def _add_scaled(joint: FusedParameters, scale: Tensor, by_kernels: bool) -> None:
-    """Add every user's scaled gradients to the sums: in one launch those for which there is a kernel."""
+    """Add every user's scaled gradients to the sums; those that have a kernel, in one launch."""
     scales = {scale.dtype: scale}
     products: dict[str, Product] = {}
     for name, uses in joint.contributions.items():
@@ -338,7 +337,7 @@ def _norms_and_scales(
     losses: Tensor,
     clipping: Clipping,
 ) -> tuple[Tensor, Tensor]:
-    """Return (B,) norms over all parameters, and scales; add the largest one's gradients where that is swept."""
+    """Return (B,) norms over all parameters, and scales; also add the gradients of `swept` to its sum."""
     users, sums = losses.shape[0], joint.sums
     squared = torch.zeros(users, dtype=torch.float64, device=losses.device)
     squared += _stacked(squared_norms(joint.measured, shapes, users).values(), squared).sum(0)
@@ -354,7 +353,7 @@ def _norms_and_scales(
 
 
 def _stacked(each: Iterable[Tensor], like: Tensor) -> Tensor:
-    """Return (n, B) of n tensors (B,) or (), of the type of one that is (B,)."""
+    """Stack n tensors (B,) or () to (n, B), in the dtype of `like` (B,)."""
     whole = like.shape, like.dtype
     rows = [v if (v.shape, v.dtype) == whole else v.to(like.dtype).expand_as(like) for v in each]
     return torch.stack(rows) if rows else like.new_zeros(0, *like.shape)

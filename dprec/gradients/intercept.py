@@ -1,4 +1,4 @@
-"""The identity, whose backward pass shows the gradient that flows through it."""
+"""An identity that passes its gradient to a callback."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def tap(value: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     >>> seen
     [tensor([3., 3.])]
     """
-    anchor = torch.empty((), device=value.device, requires_grad=True)  # nobody reads it
+    anchor = torch.empty((), device=value.device, requires_grad=True)  # its value is not used
     tapped: Tensor = _Tap.run(value, anchor, receive)
     return tapped
 
 
 def nodes(value: Tensor) -> set[Any]:
-    """Return the nodes of autograd's graph that a backward pass from `value` runs; a tap's own anchor is none."""
+    """Return the autograd nodes that a backward pass from `value` runs, without the anchors of taps."""
     tapped = _Tap._backward_cls  # type: ignore[attr-defined]
     found: set[Any] = {value.grad_fn} - {None}
     met = found
-    while found:  # of what a tap follows from, the second is its anchor
+    while found:  # a tap's second input is its anchor
         found = {
             each
             for node in found
@@ -60,10 +60,10 @@ def leaves(value: Tensor, graph: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def foreign_function(graph: Set[Any]) -> str | None:
-    """Return the name of an `autograd.Function` among `nodes` that is nobody's whose backward pass is known.
+    """Return the name of an `autograd.Function` that neither torch nor dprec defines.
 
-    What it does to a gradient is not seen, and it is handed all users' rows. torch's and dprec's own are known, and a
-    rule answers for the one whose output it hands to the tape.
+    Its backward pass receives all users' rows and may do anything to a gradient. A function whose output a rule
+    records is not returned: the rule is responsible for it.
 
     >>> class Twice(torch.autograd.Function):
     ...     __module__ = "mine"
@@ -84,7 +84,7 @@ def foreign_function(graph: Set[Any]) -> str | None:
 
 @lru_cache(maxsize=1 << 8)
 def _foreign(kinds: frozenset[type]) -> dict[type, type]:
-    """Return those kinds of nodes that are an `autograd.Function` of others, and the function."""
+    """Map each kind of node that a foreign `autograd.Function` makes to that function."""
     functions = {kind: getattr(kind, "_forward_cls", None) for kind in kinds}
     return {kind: own for kind, own in functions.items() if own and own.__module__.partition(".")[0] not in _KNOWN}
 

@@ -2,7 +2,7 @@
 
 Linear maps and look-ups have norms that need no gradient built (`dprec_kernels.sample_norms`); so do catalogue
 tables on short histories. Everything else is built a slice of users at a time, which is exact for any mixture of uses,
-cross terms included: the same numbers are measured, scaled and summed, so that nothing is between them.
+cross terms included: the numbers that are measured are the numbers that are scaled and summed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dprec.gradients.contributions.over_positions import OverPositions
 from dprec_kernels.paths import host_readable
 from dprec_kernels.wide_sum import WidePart
 
-KNOWN = (Dense, Outer, OverPositions, Rows)  # know their norms, where there is nothing else
+KNOWN = (Dense, Outer, OverPositions, Rows)  # know their norms, if the parameter has no other use
 KEPT = 1 << 24  # numbers of users' gradients held between norm and sum, of all parameters: 64 MB of float32
 
 
 def unbuilt(contributions: Sequence[Contribution]) -> SquaredNorms | None:
-    """Return a way to the norms that is cheaper than building every user's gradient, or if these are built already.
+    """Return a function that computes the norms without building gradients, or None.
 
-    Each use in turn is asked whether it knows the norms of all of them together.
+    It asks each use in turn whether it knows the norms of all uses together. Gradients that are built know theirs.
     """
     for place, use in enumerate(contributions):
         known = use.squared_norms([*contributions[:place], *contributions[place + 1 :]])
@@ -48,7 +48,7 @@ def to_be_built(contributions: Mapping[str, Sequence[Contribution]]) -> list[str
 
 
 def built_once(uses: list[Contribution], users: int, shape: Size, room: int) -> list[Contribution]:
-    """Return the users' gradients such that norm and sum are of the same numbers; up to so many numbers are held."""
+    """Return the users' gradients so that norm and sum use the same numbers; keep at most `room` numbers."""
     if users * shape.numel() > room:
         return [BuiltAgain(uses, shape)]
     whole = torch.empty(users, *shape, **precision(uses))
@@ -66,7 +66,7 @@ def squared_norms(contributions: Sequence[Contribution], users: int, shape: Size
 
 
 def terms(contributions: Sequence[Contribution]) -> Tensor | None:
-    """Return (B,) how long all terms of a parameter are whose norm is taken in another way than their sum."""
+    """Return (B,) the total length of a parameter's terms; None if norm and sum use the same numbers."""
     each = [own for use in contributions if (own := use.terms()) is not None]
     if len(each) > 1:
         return torch.stack(each).sum(0, dtype=torch.float64)
@@ -80,11 +80,11 @@ def sweep(
     length: Tensor,
     scale: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
-    """Complete the users' squared norms (B,), which hold all other parameters, and add the scaled gradients to `out`.
+    """Add this parameter to the squared norms, then scale and add its gradients, one slice at a time.
 
-    `scale` is asked for the factors of norms, given how long their terms are, `length` (B,).
+    `squared` (B,) has the squared norms of all other parameters. `scale(norm, length)` returns the factors.
 
-    They are built once: norm, scale and sum while they are in the cache.
+    Each slice is built once, and used for norm and sum while it is in the cache.
     """
     part = WidePart(out, precision(contributions)["dtype"])
     for chosen, gradient in built(contributions, out.shape, squared.shape[0]):

@@ -1,4 +1,4 @@
-"""A module's trained parameters, and the rows of theirs that never change."""
+"""A module's trained parameters, and their padding rows, which never change."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def padding_rows(module: nn.Module, trained: Mapping[str, nn.Parameter] | None = None) -> dict[str, tuple[int, ...]]:
-    """Return each trained table that the module's embeddings hold, and its padding rows, ascending.
+    """Return the padding rows, ascending, of each trained table in the module's embeddings.
 
-    Such a row stands for nothing: it gets neither gradient nor noise and keeps its public value. A weight that is
-    computed of others (`torch.nn.utils.parametrizations`) is no parameter, and has no row that could be left as it is.
+    A padding row gets neither gradient nor noise and keeps its public value. A weight that is computed from others
+    (`torch.nn.utils.parametrizations`) is no parameter, so none of its rows can be kept unchanged.
 
     >>> padding_rows(nn.Sequential(nn.Embedding(3, 2, padding_idx=0), nn.Embedding(7, 2)))
     {'0.weight': (0,), '1.weight': ()}

@@ -1,4 +1,4 @@
-"""A sum of users' gradients of a table, kept as the rows that occur in it, and several of them merged at once."""
+"""Sums of users' gradients of a table, kept as the rows that occur; several sums can be merged at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dprec_kernels.sparse_update import summed
 
 
 class RowSum:
-    """Adds up rows of a table of this shape, in float32 at least; nothing it does grows with the table.
+    """Adds up rows of a table of this shape, in float32 at least. No cost grows with the table.
 
     >>> from dprec.gradients.contributions import Rows
     >>> total = RowSum(torch.Size([9, 2]), torch.float32)
@@ -30,7 +30,7 @@ class RowSum:
     """
 
     def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        """`device` is where the table is, and so what is merged; what is added may be where losses are computed."""
+        """`device` has the table and the merged rows; added rows may be on the device that computes losses."""
         self.shape, self.device = shape, torch.device(device)
         self.dtype = torch.promote_types(dtype, torch.float32)
         self.parts: list[Scaled] = []
@@ -47,22 +47,22 @@ class RowSum:
         self.parts.append(use.scaled(weight, self.dtype))
 
     def hold(self, rows: Tensor, sums: Tensor) -> None:
-        """Keep what was merged: rows, ascending, none of them padding, and their sums."""
+        """Keep merged rows, ascending and without padding, and their sums."""
         self._held = rows, sums.view(len(rows), *self.shape[1:])
 
     def pop_merged(self) -> tuple[Tensor, Tensor]:
-        """Return what was merged to somebody who may change it: it is held no longer."""
+        """Return the merged rows and release them: the caller may modify them."""
         held, self._held = self._held, None
         return self.merged() if held is None else held
 
     @property
     def width(self) -> int:
-        """The numbers of a row."""
+        """How many numbers a row has."""
         return self.shape[1:].numel()
 
     @property
     def held(self) -> bool:
-        """Whether rows of padding are known to be out of what was merged."""
+        """Whether the merged rows are known to contain no padding."""
         return self._held is not None
 
     def gather_(self, ranks: Ranks) -> None:
@@ -91,9 +91,9 @@ class RowSum:
 def merge_together(
     sums: Mapping[str, RowSum], padding: Mapping[str, Sequence[int]], wanted: Mapping[str, Tensor]
 ) -> Tensor | int:
-    """Merge what was added to these sums, without rows of padding, where each alone would wait for a GPU.
+    """Merge the sums on a GPU at once, without padding rows: one by one, each would wait for the device.
 
-    A sum of which rows are `wanted`, ascending, has all of these and no others then. Return how many were not added to.
+    A sum named in `wanted` then has exactly the rows given there, ascending. Return how many of them got no gradient.
     """
     alike: dict[Hashable, list[str]] = {}
     for name, total in sums.items():
@@ -116,7 +116,7 @@ def merge_together(
 
 
 class FusedRowSums:
-    """Sums of rows as one: a table's rows stand behind those of the one before, and behind all a row of nobody."""
+    """Several sums as one: rows are numbered across the tables; one more row takes padding and users left out."""
 
     def __init__(self, sums: Sequence[RowSum], padding: Sequence[Sequence[int]]) -> None:
         self._sums, self._device = sums, sums[0].parts[0][0].device
@@ -132,7 +132,7 @@ class FusedRowSums:
         self._reads, self._order = ordered(numbers[0] if len(numbers) == 1 else torch.cat(numbers))
 
     def merge_into(self, wanted: Sequence[Tensor]) -> Tensor:
-        """Give each sum these rows; return how many of them had not been added to."""
+        """Give each sum exactly these rows; return how many of them got no gradient."""
         every = torch.cat([rows.to(self._device) for rows in wanted]) + repeated(
             self._starts, [len(rows) for rows in wanted], self._device
         )
@@ -141,7 +141,7 @@ class FusedRowSums:
         return (begins == ends).sum()
 
     def distinct(self) -> Tensor:
-        """Return how many rows were added to before each table, and in all."""
+        """Return how many distinct rows come before each table's, and how many there are in total."""
         new = torch.ones_like(self._reads)
         new[1:] = self._reads[1:] != self._reads[:-1]
         self._row = new.cumsum(0)  # (m,) which row a read is of, from 1 on
@@ -149,7 +149,7 @@ class FusedRowSums:
         return torch.cat([new.new_zeros(1), self._row])[edges]
 
     def merge_distinct(self, before: Sequence[int]) -> None:
-        """Give each sum the rows that were added to."""
+        """Give each sum the rows that got a gradient."""
         bounds = torch.searchsorted(self._row, torch.arange(1, before[-1] + 2, device=self._device))
         counts = [last - first for first, last in pairwise(before)]
         rows = self._reads[bounds[:-1]] - repeated(self._starts, counts, self._device)

@@ -1,4 +1,4 @@
-"""The forms that a use's share of the users' gradients can have. Each knows its norm, its sum and its rounding."""
+"""The forms in which one use's share of the users' gradients is kept. Each can compute its norms and its sum."""
 
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.contributions.catalogue_rows import CatalogueRows

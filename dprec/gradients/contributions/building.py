@@ -1,4 +1,4 @@
-"""Users' gradients built a slice of users at a time: exact for any mixture of forms, cross terms included."""
+"""Builds users' gradients a slice of users at a time: exact for any mixture of uses, cross terms included."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TERMS = 64  # squares that are added up in float32
 def built(
     contributions: Sequence[Contribution], shape: Size, users: int, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield a slice of users and their gradients (b, *shape), which the next slice overwrites, for all users."""
+    """Yield slices of users and their gradients (b, *shape); each slice overwrites the previous one's gradients."""
     held = precision(contributions)
     like = torch.empty(0, dtype=dtype or held["dtype"], device=held["device"])
     first, *others = contributions
@@ -39,8 +39,8 @@ def built(
 def square(gradient: Tensor) -> Tensor:
     """Return (b,) squared norms, in float64.
 
-    On a CPU, those of float32 are taken in float32 of a few numbers at a time, and added up in float64. In whatever
-    order a processor adds up so few, a norm is off by less than 2e-6 of itself, for which `clipping` leaves room.
+    On a CPU, float32 squares are summed in float32 over 64 numbers at a time, then in float64. In any order of
+    summation, a norm's relative error is below 2e-6, for which `clipping` leaves room.
 
     >>> square(torch.tensor([[3.0, 4.0], [3e20, 4e20]]))
     tensor([2.5000e+01, 2.5000e+41], dtype=torch.float64)
@@ -65,7 +65,7 @@ def _wide_square(rows: Tensor) -> Tensor:
 
 
 def precision(contributions: Sequence[Contribution]) -> dict[str, Any]:
-    """Return the precision in which users' gradients are built, float32 at least, and where."""
+    """Return the dtype, float32 at least, and the device for building users' gradients."""
     dtype, device = torch.float32, None
     for contribution in contributions:
         for value in contribution.numbers():
@@ -77,7 +77,7 @@ def precision(contributions: Sequence[Contribution]) -> dict[str, Any]:
 
 @dataclass
 class BuiltAgain(Contribution):
-    """Users' gradients that are too many to be held: they are built for the norm, and in the same way for the sum."""
+    """Users' gradients that are too large to keep: built for the norm, and again in the same way for the sum."""
 
     uses: list[Contribution]
     shape: Size

@@ -1,4 +1,4 @@
-"""What a catalogue softmax adds to each user's gradient of its table: to every row, without a matrix of them."""
+"""A catalogue softmax's gradients for every row of its table, for each user, without storing them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dprec_kernels.workspace import workspace
 
 @dataclass
 class CatalogueRows(Contribution):
-    """Σ_t weight_t (softmax_t - one-hot_t) hiddenᵀ_t, rebuilt when asked."""
+    """Σ_t weight_t (softmax_t - one-hot_t) hiddenᵀ_t, computed again when it is needed."""
 
     hidden: Tensor  # (B, T, d)
     table: Tensor  # (items, d)
@@ -32,7 +32,7 @@ class CatalogueRows(Contribution):
     log_total: Tensor  # (B, T)
     weight: Tensor  # (B, T)
     padding: int
-    softmaxes: UserSoftmaxes | Tensor  # or how likely the likeliest item is (B, T), where scores are computed again
+    softmaxes: UserSoftmaxes | Tensor  # or the highest probability (B, T), if scores are computed again
 
     def materialise(self, out: Tensor, users: slice) -> None:
         built = workspace.take("gradients of a catalogue", out.shape, self.hidden)
@@ -51,7 +51,7 @@ class CatalogueRows(Contribution):
             pieces.add_users_gradients(out.zero_(), *own, self.padding)
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
-        """They follow from the overlaps of a user's softmaxes, rows read from the same table included."""
+        """Compute them from the overlaps of a user's softmaxes; others may be rows read from the same table."""
         reads, known = all_of(Rows, others), self.softmaxes
         if reads is None or (isinstance(known, UserSoftmaxes) and known.products is None):
             return None

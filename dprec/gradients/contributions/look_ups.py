@@ -1,4 +1,4 @@
-"""What reading rows of a table by id adds to its gradient: nothing here grows with the table."""
+"""Gradients of table rows that are read by id: nothing here grows with the table."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from dprec_kernels.products import multiply_each
 from dprec_kernels.tables import spread
 from dprec_kernels.wide_sum import add_product, lengths
 
-# Ids (u, ...), values (u, ..., d), and what each of the u is multiplied by (u,).
+# Ids (u, ...), values (u, ..., d), and a factor for each of the u (u,).
 Scaled: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 class LookUp(Contribution):
-    """Rows of a table read by id, of which a strategy may let some change and others not."""
+    """Rows of a table read by id; a strategy may restrict which of them change."""
 
     ids: Tensor
 
@@ -43,7 +43,7 @@ class LookUp(Contribution):
 
     @abstractmethod
     def only(self, rows: Tensor) -> LookUp:
-        """Return what is left where no other rows than these, which ascend, may change."""
+        """Return the same use, without gradients of rows other than `rows` (ascending)."""
 
     @abstractmethod
     def ids_of(self, user: slice) -> Tensor:
@@ -51,15 +51,15 @@ class LookUp(Contribution):
 
     @abstractmethod
     def reads_with_gradient(self, besides: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the users and the rows of the reads that have a gradient.
+        """Return the users and rows of the reads that have a finite, non-zero gradient.
 
-        It must be finite, since what is not makes even padding's not finite. Of rows that all users read alike, those
-        `besides`, which ascend, are left out.
+        Others do not count: a number that is not finite makes even padding's gradients not finite. Shared rows in
+        `besides` (ascending) are left out.
         """
 
     @abstractmethod
     def read(self, users: Tensor, besides: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all that these users read, ascending, like `reads_with_gradient`, with a gradient or without."""
+        """Like `reads_with_gradient`, but all reads of these users (ascending), with or without a gradient."""
 
     @abstractmethod
     def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
@@ -114,7 +114,7 @@ class Rows(LookUp):
         return self.ids[user].flatten()
 
     def with_gradient(self) -> Tensor:
-        """Return (B, N) which reads have a gradient, a finite one."""
+        """Return (B, N) whether each read has a finite, non-zero gradient."""
         values = self.flat()
         if values.shape[1] and values.stride(1) == 0:
             values = values[:, :1]  # a bag's, which all its reads share
@@ -134,13 +134,13 @@ class Rows(LookUp):
 
 @dataclass
 class PaddedRows(Rows):
-    """A GPU's reads, which have a gradient at `padding`, too, until that of all tables is zeroed at once."""
+    """Reads on a GPU; their gradients at `padding` are zeroed later, for all tables at once."""
 
     padding: int
 
 
 def without_padding(uses: Sequence[PaddedRows]) -> list[Rows]:
-    """Return these uses by the same users without the gradients of what was read for padding.
+    """Return these uses by the same users, with the gradients of padding reads zeroed.
 
     >>> use = PaddedRows(torch.tensor([[4, 0]]), torch.ones(1, 2, 1), padding=0)
     >>> without_padding([use])[0].values.flatten()
@@ -154,7 +154,7 @@ def without_padding(uses: Sequence[PaddedRows]) -> list[Rows]:
 
 
 def only_together(uses: Sequence[Rows], rows: Sequence[Tensor], sizes: Sequence[int]) -> list[Rows]:
-    """Return what is left of uses of tables with so many rows, where no others than these may change, in one go.
+    """Return `only(rows)` of uses of several tables at once; `sizes` are the tables' numbers of rows.
 
     >>> reads = [Rows(torch.tensor([[1]]), torch.ones(1, 1, 1)), Rows(torch.tensor([[1, 2]]), torch.ones(1, 2, 1))]
     >>> left = only_together(reads, [torch.tensor([1]), torch.tensor([2])], [3, 4])
@@ -168,7 +168,7 @@ def only_together(uses: Sequence[Rows], rows: Sequence[Tensor], sizes: Sequence[
 
 
 def without(uses: Sequence[Rows], lost: Tensor) -> list[Rows]:
-    """Return uses by the same users without the gradients of `lost` reads (B, N) of all of them, side by side."""
+    """Return uses by the same users, with the gradients of `lost` reads zeroed (B, N: all uses side by side)."""
     reads, widths = [use.ids.shape[1] for use in uses], [use.values.shape[2:].numel() for use in uses]
     if len(uses) == 1 or len({use.values.dtype for use in uses}) > 1:
         return [Rows(u.ids, zeroed(u.values, own)) for u, own in zip(uses, lost.split(reads, 1), strict=True)]
@@ -180,7 +180,7 @@ def without(uses: Sequence[Rows], lost: Tensor) -> list[Rows]:
 
 
 def repeated(numbers: Sequence[int], times: Sequence[int], device: torch.device) -> Tensor:
-    """Return each of the first numbers so many times, made on the device.
+    """Repeat the first numbers, each as often as `times` says; the result is made on the device.
 
     >>> repeated([0, 5, 9], [2, 1], torch.device("cpu"))
     tensor([0, 0, 5])
@@ -189,19 +189,19 @@ def repeated(numbers: Sequence[int], times: Sequence[int], device: torch.device)
 
 
 def of_columns(numbers: Sequence[int], times: Sequence[int], device: torch.device) -> Tensor:
-    """Return the same, kept on the device for batches with the same columns: nobody may change it."""
+    """Like `repeated`, but cached on the device for later batches: do not modify the result."""
     return _of_columns(tuple(numbers), tuple(times), device)
 
 
 @lru_cache(maxsize=64)
 def _of_columns(numbers: tuple[int, ...], times: tuple[int, ...], device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # what ranking needs first must serve training too
+    with torch.inference_mode(False):  # ranking may fill the cache first, and training uses it too
         return repeated(numbers, times, device)
 
 
 @dataclass
 class SharedRows(OfProducts, LookUp):
-    """Rows of a table (items, d) that all users read alike, as one matrix: shared negatives. Repeats add up."""
+    """Rows of a table (items, d) that all users read, such as shared negatives, as one matrix. Repeats add up."""
 
     ids: Tensor  # (K,)
     left: Tensor  # (B, T, K)
@@ -211,7 +211,7 @@ class SharedRows(OfProducts, LookUp):
         out.index_add_(1, self.ids, self._products(users).to(out.dtype))
 
     def scaled(self, weight: Tensor, dtype: torch.dtype) -> Scaled:
-        """All users are in one product, which float32 could not hold."""
+        """Sum all users in one product, in float64: float32 would round too much."""
         values = self._product(weight, torch.float64).to(dtype)
         return self.ids, values, values.new_ones(len(values))
 
@@ -219,7 +219,7 @@ class SharedRows(OfProducts, LookUp):
         total.index_add_(0, self.ids, self._product(weight, total.dtype))
 
     def squared_norms(self, others: Sequence[Contribution]) -> SquaredNorms | None:
-        """Others may read these rows too, each for themselves."""
+        """The other uses may be shared rows, or rows that each user reads."""
         shared = [self, *(use for use in others if isinstance(use, SharedRows))]
         own = [use for use in others if isinstance(use, Rows)]
         return (lambda: _squared_norms(shared, own)) if len(shared) + len(own) == 1 + len(others) else None
@@ -229,7 +229,7 @@ class SharedRows(OfProducts, LookUp):
         return SharedRows(self.ids[kept], self.left[:, :, kept], self.right)
 
     def numbered(self, rows: Tensor) -> SharedRows:
-        """Return the same in a table that holds these rows alone, which ascend."""
+        """Return the same use of a table that has only `rows` (ascending)."""
         return SharedRows(torch.searchsorted(rows, self.ids.contiguous()), self.left, self.right)
 
     def ids_of(self, user: slice) -> Tensor:
@@ -239,7 +239,7 @@ class SharedRows(OfProducts, LookUp):
         use = self.only(self.ids[~is_among(self.ids, besides)].unique())
         if not len(use.ids):
             return use.ids, use.ids
-        largest = use.left.abs() * use.right.abs().amax(2, keepdim=True)  # (B, T, K), by positions: none hides another
+        largest = use.left.abs() * use.right.abs().amax(2, keepdim=True)  # (B, T, K), so that positions cannot cancel
         user, read = ((largest > 0) & (largest < torch.inf)).any(1).nonzero().unbind(1)
         return user, use.ids[read]
 

@@ -1,4 +1,4 @@
-"""What a bias or a normalisation gets: the sum over a user's positions, which a GPU's kernels take with its norm."""
+"""Gradients of a bias or a normalisation: sums over a user's positions, which GPU kernels compute with the norm."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class OverPositions(Contribution):
 
 
 def over_positions(values: Tensor, factors: Tensor | None = None) -> Contribution:
-    """Return the contribution of Σ_t values_t · factors_t, which on a CPU is added up at once.
+    """Return the contribution Σ_t values_t · factors_t.
 
-    A GPU's kernels add it up where they take its norm.
+    On a CPU it is summed here; GPU kernels sum it when they compute its norm.
     """
     if on_card(values):
         return OverPositions(values, factors)

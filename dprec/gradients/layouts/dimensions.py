@@ -1,4 +1,4 @@
-"""A call that is given users' rows, and which dimensions it tells torch to act on."""
+"""A call with users' rows among its arguments, and the dimensions that it acts on."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Call(NamedTuple):
     name: str
     args: Arguments
     kwargs: Options
-    followed: list[Tensor]  # those given that have a layout
-    layouts: list[Layout]  # theirs
+    followed: list[Tensor]  # its tensors that have a layout
+    layouts: list[Layout]  # the layouts of `followed`
 
     def given(self, place: int, name: str, default: Any = None) -> Any:
         """Return an argument that is given by its place or by its name."""
@@ -35,13 +35,13 @@ def dims_of(call: Call) -> list[Any]:
     places = DIM_PLACES.get(call.name, (2,) if call.name.startswith("fft_") else (1,))
     placed = _flat([call.args[place] for place in places if place < len(call.args)])
     if call.name in SOFTMAXES and all(d is None for d in (*named, *placed)):
-        return [0 if call.args[0].dim() in (0, 1, 3) else 1]  # what torch takes then
+        return [0 if call.args[0].dim() in (0, 1, 3) else 1]  # torch's default
     default = [DIM_DEFAULTS[call.name]] if call.name in DIM_DEFAULTS else []
     return [*named, *placed] or default
 
 
 def order_of(call: Call) -> list[int]:
-    """Return which dimension comes to each place by `permute`."""
+    """Return the order into which `permute` puts the dimensions."""
     order = _flat([call.kwargs["dims"]] if "dims" in call.kwargs else call.args[1:])
     return [dim % len(order) for dim in order]
 

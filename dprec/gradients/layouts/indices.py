@@ -1,4 +1,4 @@
-"""Whether `x[index]` leaves each user's rows where they are."""
+"""Checks whether `x[index]` keeps each user's rows in place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dprec.gradients.layouts.layout import layout_of, tensors_in
 
 
 def index_keeps_rows(index: Any, lead: Tensor) -> bool:
-    """Whether row u of lead[index] is of row u.
+    """Whether row u of lead[index] is taken from row u of lead.
 
     >>> x = torch.ones(3, 4)
     >>> [index_keeps_rows(index, x) for index in (slice(None), slice(1, None), (..., 0), (..., 0, slice(None)))]
@@ -37,11 +37,11 @@ def index_keeps_rows(index: Any, lead: Tensor) -> bool:
         own = torch.arange(len(lead), device=first.device)
         return bool((own == first.reshape(len(own), -1).T).all())
     if any(layout_of(tensor) is not None for tensor in tensors):
-        return False  # at what one user asks for, it would read all
+        return False  # it would read all users' rows at one user's index
     places = [place for place, part in enumerate(parts) if not _is_plain(part)]
     if places and places[-1] - places[0] >= len(places):
-        return False  # tensors that stand apart bring their dimension to the front
-    if first is Ellipsis:  # of all dimensions that the rest leaves
+        return False  # index tensors that are not adjacent put their dimension first
+    if first is Ellipsis:  # stands for all dimensions that the other parts do not index
         return sum(_dimensions_of(part) for part in parts[1:]) < lead.dim()
     return isinstance(first, slice) and takes_all(first, len(lead))  # else the rows are chosen or shifted
 

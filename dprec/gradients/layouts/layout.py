@@ -46,7 +46,7 @@ def mark(tensor: Tensor, layout: Layout) -> None:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """Return the tensors among the arguments of a function, in order; quicker than a general tree is walked.
+    """Return the tensors among a function's arguments, in order; faster than torch's walk of a general tree.
 
     >>> tensors_in(([torch.ones(1)], {"a": (torch.ones(2), 3)}))
     [tensor([1.]), tensor([1., 1.])]
@@ -79,7 +79,7 @@ def writes_first_argument(name: str) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def operation_name(function: Callable[..., Any]) -> str:
-    """Return the name a reader knows the operation by.
+    """Return the operation's usual name.
 
     >>> operation_name(torch.Tensor.__getitem__), operation_name(torch.Tensor.T.__get__)
     ('__getitem__', 'T')
@@ -96,9 +96,9 @@ RANDOM = {
     "cauchy_", "binomial", "gumbel_softmax", "_standard_gamma", "_sample_dirichlet",
 }  # fmt: skip
 _WRITES = {"__setitem__", "__set__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"}
-# Read an operand's form, not its values.
+# Operations that read only an operand's shape or dtype.
 METADATA = {"type_as", "to", "expand_as", "view_as", "reshape_as", "is_same_size", "__len__"}
-# What asks for a tensor's form, not for its values, or says what will be asked.
+# Operations that read a tensor's shape or dtype, not its values, or announce look-ups.
 FORM = {
     *("shape", "size", "dim", "ndim", "numel", "stride", "dtype", "device", "layout", "requires_grad", "__len__"),
     *("about_to_read", "names", "__dir__"),

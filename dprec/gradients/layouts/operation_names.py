@@ -1,4 +1,4 @@
-"""Torch's operations by what they do to rows, as `row_wise` has its conditions for, and where they name dimensions."""
+"""Torch's operations, grouped by what they do to rows (see `row_wise`), and where their arguments name dimensions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ OF_ONE_TENSOR = REDUCTIONS | {"softmax", "log_softmax", "unsqueeze", "select", "
 DIM_NAMES = ("dim", "dims", "axis", "axes", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination")
 SOFTMAXES = {"softmax", "log_softmax", "softmin"}
 FFT_OF_LAST = {"fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"}
-ADD_A_DIMENSION = {"unsqueeze", "stack"}  # and count the new one among those they are told
-DIM_PLACES = {  # of what is not in the second place
+ADD_A_DIMENSION = {"unsqueeze", "stack"}  # their `dim` counts the new dimension, too
+DIM_PLACES = {  # where the dimensions are given, if not by the second argument
     **dict.fromkeys(("transpose", "swapaxes", "swapdims", "movedim", "moveaxis"), (1, 2)),
     **dict.fromkeys(("split", "split_with_sizes", "chunk", "tensor_split", "norm", "take_along_dim", "topk"), (2,)),
     **dict.fromkeys(("quantile", "nanquantile", "kthvalue", "linalg_norm", "linalg_vector_norm"), (2,)),

@@ -1,8 +1,8 @@
 """Operations that treat each row of the first dimension by itself, and under what conditions.
 
-A list of what keeps the users apart, not of what mixes them: an operation that is not here, or is new in torch, or
-comes from another package, loses the order of the rows. `tests/gradients/test_all_operations.py` holds the list against
-torch's own samples of every operation.
+This lists operations that keep users apart. Any other operation, such as one of a newer torch or of another package,
+loses the order of the rows. `tests/gradients/test_all_operations.py` checks the list with torch's own samples of every
+operation.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from dprec.gradients.layouts.operation_names import (
     POOLS,
 )
 
-# Says whether each row of a returned tensor follows from rows of the same user. It gets the call and the operands that
-# have a layout, and is asked only where the number of rows stays.
+# Whether each row of a result depends only on rows of the same user, given the call and the result. It is called only
+# if the result has as many rows as the operands.
 Keeps: TypeAlias = "Callable[[Call, Tensor], bool]"
 
 
 def keeps_rows(call: Call, out: Tensor) -> bool:
-    """Whether each row of what an operation returns follows from the same user's rows alone.
+    """Whether each row of an operation's result depends only on the same user's rows.
 
     >>> import torch
     >>> x = torch.ones(3, 4)
@@ -55,7 +55,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 12)
 def known_as(function: Callable[..., Any]) -> tuple[str, Keeps | None]:
-    """Return what is known of a function of torch's or of ours; others may have the name of one of torch's."""
+    """Return the name and condition of a function of torch or dprec; functions of other packages have none."""
     module = str(getattr(function, "__module__", None) or "torch")
     if module.startswith(("dprec.", "dprec_kernels.")):
         return _OURS, None
@@ -72,27 +72,27 @@ def by_statistics_of_the_batch(name: str, args: Arguments, kwargs: Options) -> b
 
 
 def aligned(call: Call, out: Tensor) -> bool:
-    """Element by element. A tensor with fewer dimensions is aligned from the last one, so its rows are no users."""
+    """Element by element. Broadcasting aligns last dimensions, so rows of a tensor with fewer are not users' rows."""
     dims = out.dim()
     return all(tensor.dim() == dims for tensor in call.followed)
 
 
 def _chosen(call: Call, out: Tensor) -> bool:
-    """`where`. With a condition alone it returns places, which are no rows."""
+    """`where`. With a condition alone it returns indices, not rows of users."""
     return len(call.args) + len(call.kwargs) > 1 and aligned(call, out)
 
 
 def _always(call: Call, out: Tensor) -> bool:
-    """As long as the number of rows stays."""
+    """Always row-wise, if the number of rows stays."""
     return True
 
 
 def _along(call: Call, out: Tensor) -> bool:
-    """Along dimensions that are told, and by rows as long as the first is not among them."""
+    """Along given dimensions: row-wise if the first dimension is not among them."""
     if call.name in ("max", "min") and isinstance(call.given(1, "other"), Tensor):
         return aligned(call, out)
     if call.name in ("quantile", "nanquantile") and isinstance(call.given(1, "q"), Tensor):
-        return False  # the quantiles come first then
+        return False  # the result has the quantiles first
     dims = [d for d in dims_of(call) if d is not None]
     given = call.followed if call.name in OF_ONE_TENSOR else tensors_in((call.args, call.kwargs))
     most = max(tensor.dim() for tensor in given)
@@ -103,7 +103,7 @@ def _along(call: Call, out: Tensor) -> bool:
 
 
 def _of_first(least: int, first: int = 1) -> Keeps:
-    """Rule for what takes a batch in its first arguments, which have at least so many dimensions then."""
+    """Condition for operations whose `first` arguments hold the batch, with at least `least` dimensions."""
 
     def rule(call: Call, out: Tensor) -> bool:
         rest = tensors_in((call.args[first:], {key: value for key, value in call.kwargs.items() if key != "input"}))
@@ -114,20 +114,20 @@ def _of_first(least: int, first: int = 1) -> Keeps:
 
 
 def _of_matrices(call: Call, out: Tensor) -> bool:
-    """Of the last two dimensions."""
+    """Operations on the last two dimensions."""
     most = max(tensor.dim() for tensor in tensors_in((call.args, call.kwargs)))
     return out.dim() <= most > 2 and all(tensor.dim() == most for tensor in call.followed)
 
 
 def _solved(call: Call, out: Tensor) -> bool:
-    """Of matrices, and of a vector for each of them."""
+    """Solves for matrices, or for one vector for each matrix."""
     if len(call.args) > 1 and call.args[1].shape == call.args[0].shape[:-1]:
         return out.dim() > 1 and all(tensor.shape[0] == len(out) for tensor in call.followed)
     return _of_matrices(call, out)
 
 
 def _product(call: Call, out: Tensor) -> bool:
-    """Products of matrices, of which the right one's first dimension is summed over where it has two or one."""
+    """Products of matrices. A right side of one or two dimensions must not hold users: its first is summed over."""
     left, right = (call.args[1], call.args[0]) if call.name == "__rmatmul__" else _pair(call.args, call.kwargs)
     if not isinstance(left, Tensor) or not isinstance(right, Tensor):
         return False
@@ -139,15 +139,15 @@ def _product(call: Call, out: Tensor) -> bool:
 
 
 def _products_of_rows(call: Call, out: Tensor) -> bool:
-    """`bmm`, `baddbmm`: row u of one with row u of the other, which are matrices: their own rows are added up.
+    """`bmm`, `baddbmm`: matrix u of one times matrix u of the other.
 
-    So they are no functions of single numbers, which `aligned` itself says.
+    This is not `aligned` itself, which also means that an operation acts number by number.
     """
     return aligned(call, out)
 
 
 def _added_product(call: Call, out: Tensor) -> bool:
-    """Rows times a matrix, and what is nobody's."""
+    """Users' rows times a matrix, plus a tensor; matrix and tensor must not depend on users."""
     left = call.given(1, "mat1")
     return len(call.followed) == 1 and call.followed[0] is left
 
@@ -158,7 +158,7 @@ def _pair(args: Arguments, kwargs: Options) -> tuple[Any, Any]:
 
 
 def _normed(call: Call, out: Tensor) -> bool:
-    """Normalised over the last dimensions, as many as are told."""
+    """Normalised over the last dimensions, those of `normalized_shape`."""
     over = call.given(1, "normalized_shape")
     return over is not None and len(over) < out.dim() and _of_first(2)(call, out)
 
@@ -173,13 +173,13 @@ def _batch_norm(call: Call, out: Tensor) -> bool:
 
 
 def _instance_norm(call: Call, out: Tensor) -> bool:
-    """By each row's own statistics, and into no running ones, which torch's two functions have in different places."""
+    """Normalised by each row's own statistics, without running ones. Torch's two functions order these differently."""
     running = tensors_in((call.args[1:5], call.kwargs.get("running_mean"), call.kwargs.get("running_var")))
     return not running and _of_first(3)(call, out)
 
 
 def _looked_up(call: Call, out: Tensor) -> bool:
-    """Rows of what is nobody's, by the users' ids. Torch's two functions have table and ids in different order."""
+    """Users' ids read a table that depends on no user. Torch's two functions order table and ids differently."""
     pair = tensors_in((call.args[:2], call.kwargs.get("input"), call.kwargs.get("weight")))
     ids = [tensor for tensor in pair if not tensor.is_floating_point()]
     return len(ids) == 1 and all(tensor is ids[0] for tensor in call.followed)
@@ -224,7 +224,7 @@ def _fourier(call: Call, out: Tensor) -> bool:
 
 def _one_hot(call: Call, out: Tensor) -> bool:
     told = call.given(1, "num_classes", -1)
-    return isinstance(told, int) and told > 0  # otherwise as many as anybody needs
+    return isinstance(told, int) and told > 0  # otherwise the largest id of the batch decides
 
 
 def _permuted(call: Call, out: Tensor) -> bool:
@@ -232,9 +232,9 @@ def _permuted(call: Call, out: Tensor) -> bool:
 
 
 def _got(call: Call, out: Tensor) -> bool:
-    """`x[index]`, which keeps users' rows where each is asked for its own, and `table[ids]`."""
+    """`x[index]`, if row u is read for user u, and `table[ids]`."""
     read, index = call.args[0], call.args[1]
-    if layout_of(read) is None:  # a look-up in something that is nobody's
+    if layout_of(read) is None:  # a look-up in a tensor that depends on no user
         return isinstance(index, Tensor) and not is_mask(index)
     return index_keeps_rows(index, read)
 
@@ -251,7 +251,7 @@ def _set(call: Call, out: Tensor) -> bool:
 
 
 _OURS = "an operation of models and kernels here"
-_OF_USERS = {  # what users' rows may be given to it as: it treats them one by one
+_OF_USERS = {  # its arguments that may hold users' rows, which it treats one by one
     *("hidden", "target", "mean", "variance", "item_error", "query", "key", "value", "key_variance", "faded"),
 }
 _KEEPS: dict[str, Keeps] = {
@@ -287,7 +287,7 @@ _KEEPS: dict[str, Keeps] = {
     "embedding": _looked_up,
     "instance_norm": _instance_norm,
     "linalg_solve": _solved,
-    "linear": _of_first(2),  # and no weight, by which every user would be compared with every other
+    "linear": _of_first(2),  # but not in the weight, where every user would meet every other
     "one_hot": _one_hot,
     "permute": _permuted,
     "scaled_dot_product_attention": _attended,

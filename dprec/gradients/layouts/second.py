@@ -41,7 +41,7 @@ def brings_back(call: Call, out: Tensor) -> bool:
         return order_of(call)[:1] == [1]
     dims = [d for d in dims_of(call) if d is not None]
     if not all(isinstance(d, int) for d in dims):
-        return False  # another tensor, as of torch.max(x, y)
+        return False  # another tensor, as in torch.max(x, y)
     if call.name in ("select", "unbind", "squeeze") or call.name in REDUCTIONS:
         first = dims == [0] or dims == [-lead.dim()] or (not dims and call.name == "unbind")
         return first and out.dim() == lead.dim() - 1
@@ -49,7 +49,7 @@ def brings_back(call: Call, out: Tensor) -> bool:
 
 
 def keeps_second(call: Call, out: Tensor) -> bool:
-    """Whether users who are second in all of these are so in what an operation returns.
+    """Whether the users' dimension, second in all operands, is second in the result, too.
 
     >>> import torch
     >>> x = torch.ones(3, 4)
@@ -81,7 +81,7 @@ def keeps_second(call: Call, out: Tensor) -> bool:
 
 
 def _leaves_second(parts: list[Any], lead: Tensor) -> bool:
-    """Whether an index, of the second dimension on, takes all of that one and adds none before it."""
+    """Whether an index, from the second dimension on, keeps all of that one and adds none before it."""
     if not parts:
         return True
     second = parts[0]

@@ -25,7 +25,7 @@ _DEFAULTS = {
 
 @rule(F.multi_head_attention_forward, exchanged=True)
 def multi_head_attention(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
-    """Write it with operations that have rules. Time comes first, as torch's module puts it."""
+    """Compute it by operations that have rules. Time comes first, as in torch's module."""
     given = _DEFAULTS | named(_NAMES, args, kwargs)
     inputs = [given[name] for name in ("query", "key", "value")]
     extra = (given["bias_k"], given["bias_v"], given["static_k"], given["static_v"])
@@ -88,7 +88,7 @@ def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 @rule(F.scaled_dot_product_attention)
 def scaled_dot_product_attention(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
-    """Of users' queries, keys and values with a mask that is trained: each user has its own copy."""
+    """Attention of users' tensors with a trained mask: each user gets a copy of the mask."""
     given = named(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, kwargs)
     query, key, mask = given["query"], given["key"], given.get("attn_mask")
     if mask is None or not tape.trainable(mask) or any(map(tape.trainable, (query, key, given["value"]))):

@@ -25,12 +25,12 @@ def catalogue_softmax(tape: Recorder, function: Operation, args: Any, kwargs: An
     if layout_of(target) is not None and tape.rows(target, "catalogue_softmax (its targets)", table) != rows:
         return NotImplemented
     inputs, wanted = hidden.reshape(tape.users, -1, hidden.shape[-1]), target.reshape(tape.users, -1)
-    if tape.real < tape.users:  # who only fills up the batch needs no scores, which are most of the work
+    if tape.real < tape.users:  # rows that fill up the batch need no scores, which cost most
         wanted = wanted.clone()
         wanted[tape.real :] = padding
     weights = centred(at_least_float32(table.detach()), padding)
     loss, log_total, softmaxes = for_users(inputs, weights, wanted, padding)
-    # What stands at positions without a target has no part in a gradient, and need not be a number.
+    # Positions without a target have no part in a gradient: their values may be NaN.
     kept = zeroed(by_user(inputs, tape.users).to(log_total.dtype), wanted == padding)
 
     def for_table(gradient: Tensor) -> Contribution:

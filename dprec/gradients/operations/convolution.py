@@ -46,7 +46,7 @@ def convolution(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
 
 
 def _windows(x: Tensor, sizes: torch.Size, given: dict[str, Any]) -> Tensor:
-    """Return what each place of the output looks at, places and the inside of a window each in one dimension."""
+    """Return the window of inputs of each output place, as (N, C, places, window)."""
     strides, dilations = (_each(given[name], len(sizes)) for name in ("stride", "dilation"))
     widths = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
     around = _padding(given["padding"], widths)
@@ -57,7 +57,7 @@ def _windows(x: Tensor, sizes: torch.Size, given: dict[str, Any]) -> Tensor:
 
 
 def _each(value: Any, dimensions: int) -> list[int]:
-    """Return the number for each dimension, of which one may stand for all."""
+    """Return one number for each dimension; a single number stands for all."""
     numbers = [value] if isinstance(value, int) else list(value)
     return numbers * dimensions if len(numbers) == 1 else numbers
 

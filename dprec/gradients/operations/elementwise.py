@@ -53,7 +53,7 @@ def elementwise(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> 
 
 
 def _broadcast(operands: list[Tensor]) -> torch.Size:
-    """Return the shape of what operands are together: mostly that of the one with the most dimensions."""
+    """Return the operands' broadcast shape, mostly that of the one with the most dimensions."""
     shape = max((operand.shape for operand in operands), key=len)
     for operand in operands:
         if operand.shape != shape[len(shape) - operand.ndim :]:
@@ -62,7 +62,7 @@ def _broadcast(operands: list[Tensor]) -> torch.Size:
 
 
 def copied_for_users(tape: Recorder, operand: Tensor, shape: torch.Size, rows: int) -> Tensor:
-    """Return the parameter expanded to (users * rows, …), whose gradient is each user's own: all have the same."""
+    """Return the parameter copied to (users * rows, …): each user's copy has a gradient of its own."""
     operand = without_copies(operand)
     if operand.is_complex():
         with tape:

@@ -23,9 +23,9 @@ from dprec_kernels.paths import host_readable
 
 
 def about_to_read(tables: Sequence[Tensor], ids: Sequence[Tensor]) -> None:
-    """Say that these rows of several tables are looked up next, by the very same tensors of ids.
+    """Announce several look-ups at once. Optional: it saves GPU launches.
 
-    Nobody needs to: each look-up says so itself. On a GPU it takes fewer launches to hear of all at once.
+    The look-ups must then use the same tensors of ids. A look-up that was not announced announces itself.
     """
     if has_torch_function((*tables, *ids)):
         handle_torch_function(about_to_read, (*tables, *ids), tables, ids)
@@ -69,7 +69,7 @@ def embedding_bag(tape: Recorder, function: Operation, args: Any, kwargs: Any) -
 
 
 def _padding_of(tape: Recorder, given: dict[str, Any]) -> int | None:
-    """Return the row that means nothing, once the ways of reading that change a table or mix users are refused."""
+    """Return the padding row, if any; refuse options that change the table or mix users."""
     weight, padding = given["weight"], given.get("padding_idx")
     if given.get("max_norm") is not None:
         raise UncoveredUse(
@@ -105,9 +105,9 @@ def _look_up(tape: Recorder, weight: Tensor, ids: Tensor, padding: int | None) -
     if layout_of(ids) is None:
         if tape.ids_of(weight) is not None:
             return NotImplemented  # rows of rows
-        # Indexing carries the gradients of all users back at once, an embedding those of one after the other.
+        # Indexing computes the gradients of all users at once, an embedding's backward pass one after the other.
         rows_read = weight[ids] if padding is None else F.embedding(ids, weight, padding)
-        # Padding gets no gradient, which only the computation itself knows.
+        # Padding rows get no gradient, which an expression by ids cannot express.
         simple = padding is None or not bool((ids == padding).any())
         return express(rows_read, Expression(sources_of(weight), weight if simple else None, ids=ids))
     rows = tape.rows(ids, "embedding", weight)
@@ -153,7 +153,7 @@ def _pool(tape: Recorder, weight: Tensor, ids: Tensor, mode: str, padding: int |
 
 @lru_cache(maxsize=16)
 def _begins(bags: int, reads: int, device: torch.device) -> Tensor:
-    """Return where bags of so many reads each begin, made on a GPU once for all tables and steps."""
+    """Return the offsets of bags with `reads` reads each, cached on the device for all tables and steps."""
     with torch.inference_mode(False):
         return torch.arange(0, bags * reads, reads, device=device)
 

@@ -91,7 +91,7 @@ def _layer_norm_again(
     bias: Tensor,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Do the same for a layer norm of a form that was met before, on a CPU, with a trained scale and shift."""
+    """The shorter way for a signature that was met before: on a CPU, with trained scale and shift."""
     output, mean, factor = torch.native_layer_norm(input, normalized_shape, weight.detach(), bias.detach(), eps)
     users, shape = tape.users, tuple(normalized_shape)
     dims = 2 + len(shape)
@@ -113,7 +113,7 @@ def _with_moments(
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
     """Return the output and, of a layer norm on a CPU, each row's mean and factor.
 
-    From these the backward pass normalises again in an eighth of the time.
+    With these, the backward pass normalises again in an eighth of the time.
     """
     by_moments = function is F.layer_norm and host_readable(x) and x.dtype in (torch.float32, torch.float64)
     if not by_moments or torch.is_autocast_enabled(x.device.type):

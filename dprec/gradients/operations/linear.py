@@ -52,7 +52,7 @@ def linear(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
 
 
 def _linear_again(tape: Recorder, input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Do the same for a plain call of a form that was met before, with a trained weight and bias."""
+    """The shorter way for a plain call whose signature was met before, with trained weight and bias."""
     inputs, users, own = tape.by_user(input), tape.users, input
 
     def for_weight(gradient: Tensor) -> Contribution:
@@ -117,7 +117,7 @@ def matmul(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
 
 
 def _of_all_users(tape: Recorder, x: Tensor) -> Tensor:
-    """Return (B, …, d) as users' rows where all start from the same, as a cell does from zeros or a learned state."""
+    """Return (B, …, d) as users' rows if all rows are equal, such as a cell's zeros or learned first state."""
     if layout_of(x) is not None or x.dim() < 2 or x.shape[0] != tape.users or tape.users == 1:
         return x
     if tape.trainable(x):

@@ -18,7 +18,7 @@ from dprec.gradients.uses.registry import Operation, Recorder, rule
 
 @rule(torch.einsum)
 def einsum(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
-    """Of one parameter and tensors of the users, whose letter comes first in each of them and in the result."""
+    """An einsum of one parameter and users' tensors; the users' letter comes first in these and in the result."""
     equation, *operands = args
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = list(operands[0])
@@ -72,7 +72,7 @@ def _same_sizes(letters: list[str], operands: list[Tensor]) -> bool:
 
 
 def _built(texts: str, user: str, own: str, tensors: list[Tensor], users: int, shape: torch.Size) -> Contribution:
-    """Return each user's gradient, some users at a time: whose letter is `user`."""
+    """Return each user's gradient, built some users at a time; `user` is the users' letter."""
     values = tensors[0].new_empty(users, *shape)
     rows = len(tensors[0]) // users
     step = users_at_once(max(shape.numel(), *(each.numel() // users for each in tensors)), values, SLICE)
@@ -86,7 +86,7 @@ def _built(texts: str, user: str, own: str, tensors: list[Tensor], users: int, s
 def _linear(
     tape: Recorder, own: str, output: str, others: list[tuple[str, Tensor]], gradient: Tensor
 ) -> Contribution | None:
-    """Return what an einsum that is a linear map adds, which need not be built."""
+    """Return the contribution of an einsum that is a linear map, which need not be built; else None."""
     (text, x), *more = others
     shared = [letter for letter in output if letter in text]
     if more or len(own) != 2 or len(shared) + 1 != len(output) or len(shared) + 1 != len(text):

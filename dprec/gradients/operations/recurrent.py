@@ -1,7 +1,7 @@
 """Recurrent layers and cells: `nn.GRU`, `nn.LSTM`, `nn.RNN`, `nn.GRUCell`, `nn.LSTMCell`, `nn.RNNCell`.
 
-A layer's weights meet one product per step. With the gradient at the gates of all steps at hand, a user's gradient is
-that of a linear map whose positions are the steps.
+A layer multiplies by its weights once per step. Given the gradients at all steps' gates, a user's gradient is that of
+a linear map whose positions are the steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CELL = ("input", "hx", "w_ih", "w_hh", "b_ih", "b_hh")
 
 
 class Weights(NamedTuple):
-    """One layer's parameters, of which the biases may be missing."""
+    """One layer's parameters; biases are optional."""
 
     outer: Tensor  # (gates * h, inputs)
     inner: Tensor  # (gates * h, h)
@@ -53,7 +53,7 @@ def layers(tape: Recorder, function: Operation, args: Any, kwargs: Any) -> Any:
                 hidden = F.dropout(hidden, given["dropout"], given["train"])
             hidden, *rest = (_gru if name == "gru" else _lstm)(Layer(tape, hidden.contiguous(), own))
             last_states.append([states[-1] for states in (hidden, *rest)])
-        # A copy, so that nobody changes in place what the backward pass reads.
+        # A copy: changes in place must not reach what the backward pass reads.
         output = hidden.transpose(0, 1).to(dtype, copy=True, memory_format=torch.contiguous_format)
     last = [torch.stack(states).to(dtype) for states in zip(*last_states, strict=True)]  # (layers, N, h) each
     last[1:] = [tape.without_gradient(cells, CELLS) for cells in last[1:]]
@@ -100,7 +100,7 @@ class Layer:
     def shift(
         self, biases: Sequence[Tensor | None], uses: Sequence[tuple[Tensor | None, Callable[[Tensor], Contribution]]]
     ) -> Tensor:
-        """Return the sum of the biases for every step, whose gradient goes to `uses`."""
+        """Return the summed biases for every step; their gradient goes to `uses`."""
         total = self.x.new_zeros(self.outer.shape[0])
         for bias in biases:
             if bias is not None:
@@ -142,14 +142,14 @@ def _lstm(layer: Layer) -> list[Tensor]:
 
 
 def _asked(tape: Recorder, function: Operation, given: dict[str, Any], args: Any) -> tuple[str, int, list[Weights]]:
-    """Return what the layers are called, how many rows of input belong to each user, and each layer's parameters."""
+    """Return the operation's name, the input's rows per user, and each layer's parameters."""
     name, each = operation_name(function), 4 if given["has_biases"] else 2
     rows = _checked(tape, name, given, args)
     return name, rows, [Weights(*given["params"][at : at + each]) for at in range(0, len(given["params"]), each)]
 
 
 def _checked(tape: Recorder, name: str, given: dict[str, Any], args: Any) -> int:
-    """Return the rows of each user, or say in one line why these layers have no per-user gradient."""
+    """Return the rows per user; raise `NoRule` if these layers have no per-user gradient."""
     used = next(leaf for leaf in tree_leaves((given, args)) if tape.trainable(leaf))
     wrong = None
     if "batch_sizes" in given or isinstance(given["params"], Tensor):  # another signature

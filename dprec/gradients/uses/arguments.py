@@ -1,4 +1,4 @@
-"""What rules do with the arguments of a call."""
+"""Helpers of rules for the arguments of a call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from dprec.errors import NoRule
 from dprec.gradients.layouts.layout import layout_of, mark, of_users
 
-# What torch's own functions also take for an argument's name.
+# Other names that torch's functions accept for an argument.
 ALIASES = {"x": "input", "x1": "input", "a": "input", "x2": "other", "mat2": "other", "axis": "dim"}
 
 
@@ -25,7 +25,7 @@ def named(names: Sequence[str], args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Return the values in a precision that sums may be taken in."""
+    """Return the tensor in float32, or unchanged if it has that precision or more."""
     return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
 
@@ -41,7 +41,7 @@ def by_user(tensor: Tensor, users: int) -> Tensor:
 
 
 def refuse_of_users(name: str, *sides: Any) -> None:
-    """Refuse a weight or bias of a call that follows from the batch: users would meet each other by their place."""
+    """Refuse a weight or bias that is computed from the batch: it would mix users."""
     for side in sides:
         known = layout_of(side) if isinstance(side, Tensor) else None
         if known is not None and known.known:

@@ -1,4 +1,4 @@
-"""Switches of torch that let float32 be computed in less: a norm in TF32 would not bound the sum."""
+"""Refuses torch's switches that compute float32 in lower precision: a norm in TF32 would not bound the sum."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SWITCHES: Mapping[str, Callable[[], object]] = {
 
 
 def compute_in_full() -> None:
-    """Set what older switches can set, and refuse what a newer one has set otherwise."""
+    """Set torch's older switches to full float32; refuse newer ones that were set to less."""
     try:
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
@@ -33,11 +33,11 @@ def compute_in_full() -> None:
 
 
 def refuse_less(when: str = "while training: ") -> None:
-    """Refuse switches by which float32 is computed in less."""
+    """Refuse switches that compute float32 in lower precision."""
     for name, read in _SWITCHES.items():
         try:
             value = read()
-        except (AttributeError, RuntimeError):  # not in this torch, or of newer switches, which are read, too
+        except (AttributeError, RuntimeError):  # not in this torch, or replaced by newer switches, which are read, too
             continue
         if value not in FULL:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Compiled code runs as it is written while losses are looked at: what a compiler makes of it, no tape sees."""
+"""Runs compiled code uncompiled while losses are recorded: the tape cannot see into compiled code."""
 
 from __future__ import annotations
 

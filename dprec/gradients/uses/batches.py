@@ -1,4 +1,4 @@
-"""What a batch holds of its users: its tensors, and the batch that some of its users alone would be."""
+"""A batch's tensors, and the batch of some of its users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from dprec.errors import UserError
 from dprec.gradients.contributions.base import TAIL
 
-Alone: TypeAlias = Callable[[Any, int], Any]  # of a micro-batch and a place in it, the batch of that user alone
+Alone: TypeAlias = Callable[[Any, int], Any]  # (micro-batch, place) -> the batch of the user at that place
 
 
 _WITHOUT: tuple[type, ...] = (
@@ -28,7 +28,7 @@ _WITHOUT: tuple[type, ...] = (
 
 
 def batch_tensors(batch: Any) -> list[Tensor]:
-    """Return the tensors of a batch, in whatever objects they are, in order.
+    """Return the tensors in a batch, in order, whatever objects hold them.
 
     >>> batch_tensors({"a": [torch.ones(1), {"b": torch.ones(2)}]})
     [tensor([1.]), tensor([1., 1.])]
@@ -46,7 +46,7 @@ def _tensors(values: Iterable[Any], seen: set[int]) -> Iterator[Tensor]:
 
 
 def _held(value: Any) -> list[Any]:
-    """Return what a batch or a part of it holds: fields, items, and whatever else was set."""
+    """Return the contents of a batch or a part of it: fields, items and other attributes."""
     own = _set_on(value)
     fields = getattr(value, "__dataclass_fields__", ())
     items: list[Any] = [getattr(value, name, None) for name in fields if name not in own]  # in slots
@@ -66,7 +66,7 @@ def has_row_for_each(batch: Any) -> bool:
 
 
 def select_users(batch: Any, users: Sequence[int] | Tensor) -> Any:
-    """Return the batch that these users alone would be, in this order."""
+    """Return the batch of these users alone, in this order."""
     if selects(batch):
         return batch.select(users)
     places = users if isinstance(users, Tensor) else torch.tensor(users)  # once for all tensors
@@ -74,7 +74,7 @@ def select_users(batch: Any, users: Sequence[int] | Tensor) -> Any:
 
 
 def _select(leaf: Any, users: Sequence[int] | Tensor, places: Tensor) -> Any:
-    """Return these users' part, at these places, of what is no list, tuple or dict."""
+    """Return the part of these users, at these places, of a leaf (no list, tuple or dict)."""
     if isinstance(leaf, Tensor):
         return leaf[places.to(leaf.device)] if leaf.dim() else leaf
     if is_dataclass(leaf) and not isinstance(leaf, type):
@@ -96,16 +96,16 @@ def _select(leaf: Any, users: Sequence[int] | Tensor, places: Tensor) -> Any:
     return leaf
 
 
-LEAST_ROWS = 16  # from which on libraries multiply a row the same way however many there are, by one thread
-ROWS_A_THREAD, THREADS = 12, 8  # and by several: MKL divides fewer rows by columns; beyond so many threads it costs
+LEAST_ROWS = 16  # with one thread, libraries multiply a row in the same way from this many rows on
+ROWS_A_THREAD, THREADS = 12, 8  # with several, MKL splits fewer rows by columns; rows for more threads cost too much
 _FILLED: list[Any] = [None, None]  # the batch that was filled up last, and what it was before
 
 
 def filled_up(batch: Any, each: int | None = None) -> Any:
-    """Return a batch with more rows behind, copies of the first, such that each user's numbers have the same bits.
+    """Append copies of row 0, so that rounding does not depend on the batch size.
 
-    Libraries multiply a few rows in another way than many, and compute functions of a tensor's last numbers in another
-    way than of the others. With enough rows behind the users' own neither depends on who else is in the batch.
+    Libraries multiply few rows differently than many, and treat a tensor's last numbers differently than others. With
+    enough rows appended, neither changes the bits of a user's results.
 
     Args:
         each: how many numbers a row has at least, of any tensor that follows; by default as the batch's own.
@@ -128,15 +128,15 @@ def filled_up(batch: Any, each: int | None = None) -> Any:
 
 
 def before_filling(batch: Any) -> Any:
-    """Return what a batch was before it was filled up last: that is what a user's own code may log."""
+    """Return the batch without the rows that `filled_up` appended: users' own code may log it."""
     return _FILLED[1] if batch is _FILLED[0] else batch
 
 
 def select_alone(batch: Any, user: int) -> Any:
-    """Return the batch that this user alone would be."""
+    """Return the batch of this user alone."""
     return select_users(batch, [user])
 
 
 def selects(batch: Any) -> bool:
-    """Return whether a batch says itself what it is of some users alone, without anybody's padding."""
+    """Return whether a batch has its own `select(users)`, which removes padding that only others needed."""
     return hasattr(batch, "select") and not isinstance(batch, Tensor)  # a tensor's `select` is another thing

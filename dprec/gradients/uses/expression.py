@@ -1,4 +1,4 @@
-"""Tensors computed from parameters alone, and whose gradient what is computed from them adds to."""
+"""Tensors computed from parameters alone, and how gradients at them become gradients of the parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPRESSION = "_dprec_expression"
 
 
 class Expression(NamedTuple):
-    """How a tensor follows from parameters alone."""
+    """How a tensor is computed from parameters alone."""
 
     parameters: tuple[nn.Parameter, ...]
     base: Tensor | None = None  # a parameter or expression that it is a function of, number by number, or:
@@ -31,7 +31,7 @@ class Expression(NamedTuple):
 
 
 def express(result: Any, expression: Expression) -> Any:
-    """Return the result, known from here on for what it is computed from, if a gradient can flow back at all."""
+    """Return the result, marked with how it is computed, if it requires a gradient."""
     if isinstance(result, Tensor) and result.requires_grad:
         before = 0 if expression.base is None else expression.base._version
         setattr(result, EXPRESSION, expression._replace(version=result._version, before=before))
@@ -39,7 +39,7 @@ def express(result: Any, expression: Expression) -> Any:
 
 
 def expression_of(value: Tensor) -> Expression | None:
-    """Return how this tensor follows from parameters; after a change in place it follows from no base simply."""
+    """Return how this tensor is computed from parameters; without a base after a change in place."""
     found: Expression | None = getattr(value, EXPRESSION, None)
     if found is None:
         return None
@@ -51,7 +51,7 @@ def expression_of(value: Tensor) -> Expression | None:
 
 
 def ids_of(value: Tensor) -> Tensor | None:
-    """Return the ids at which an expression reads what it follows from, number by number of what is read."""
+    """Return the ids at which an expression reads rows, if all later functions act number by number; else None."""
     while (found := expression_of(value)) is not None and found.base is not None and not found.transpose:
         if found.ids is not None:
             return found.ids
@@ -82,13 +82,13 @@ def copied_from(func: Callable[..., Any], source: Tensor, result: Tensor) -> Ten
 
 
 def follows_by_number(func: Callable[..., Any], args: Any) -> bool:
-    """Whether each number of a result of the same shape follows from one number of what the operation is given."""
+    """Whether each number of a result depends on one number of the input, if both have the same shape."""
     name, keeps = known_as(func)
     return keeps is aligned or (name == "__getitem__" and type(args[1]) is slice)  # of all rows, where the shape stays
 
 
 def attributed(used: Tensor, contribution: Contribution, users: int) -> list[tuple[nn.Parameter, Contribution]]:
-    """Return what a contribution to an expression is to each parameter behind it, in the smallest form there is."""
+    """Convert a contribution to an expression into contributions to its parameters, in the smallest form."""
     while (expression := expression_of(used)) is not None and expression.base is not None:
         own = _of_base(used, expression.base, expression, contribution, users)
         if own is None:
@@ -109,7 +109,7 @@ def attributed(used: Tensor, contribution: Contribution, users: int) -> list[tup
 def _of_base(
     used: Tensor, base: Tensor, expression: Expression, contribution: Contribution, users: int
 ) -> Contribution | None:
-    """Return what a contribution to an expression is to its base; None where only autograd knows."""
+    """Convert a contribution to an expression into one to its base; None if only autograd can."""
     if expression.transpose:
         return contribution.transposed()
     if expression.ids is not None:

@@ -1,4 +1,4 @@
-"""Is this call a look-up: does it read whole rows of a table by their ids?"""
+"""Recognises look-ups: calls that read whole rows of a table by their ids."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LookUpCall(NamedTuple):
     given: dict[str, Any] | None = None
 
     def by_rows(self, read: Callable[[Tensor], Tensor]) -> LookUpCall:
-        """Return the same look-up in a table of those rows alone that it reads, as `read` gives them."""
+        """Return the same look-up in a table of only the rows that it reads, which `read` returns."""
         size = len(self.table)
         rows, place = (self.ids.long() % size).unique(return_inverse=True)
         table = read(rows)
@@ -46,7 +46,7 @@ class LookUpCall(NamedTuple):
 def look_up_of(
     function: Callable[..., Any], args: Any, kwargs: Any, is_table: Callable[[Tensor], bool]
 ) -> LookUpCall | None:
-    """Return what a call of this function looks up, if it does and `is_table` says so of what it reads.
+    """Return the look-up that a call does in a tensor that `is_table` accepts; None if it does none.
 
     >>> table = torch.zeros(4, 2)
     >>> look_up_of(Tensor.__getitem__, (table, slice(1, 3)), {}, lambda tensor: tensor is table).ids

@@ -1,4 +1,4 @@
-"""Finds losses that compute in less than float32 by themselves, which the guarantee does not know of."""
+"""Refuses losses that use less than float32 without a declaration: the guarantee would not account for it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dprec.errors import UncoveredUse
 
 _DTYPES = [value for value in vars(torch).values() if isinstance(value, torch.dtype)]
 LOW = frozenset(dtype for dtype in _DTYPES if dtype.is_floating_point and dtype.itemsize < 4)
-_declared: ContextVar[bool] = ContextVar("_declared", default=False)  # by an autocast that `without_autocast` put off
+_declared: ContextVar[bool] = ContextVar("_declared", default=False)  # by an autocast that `without_autocast` suspends
 
 
 @contextmanager
 def without_autocast(device: str) -> Iterator[None]:
-    """Put off an autocast; what losses cast by themselves in here is as declared as it was."""
+    """Suspend an autocast; lower precision in here still counts as declared."""
     token = _declared.set(_declared.get() or torch.is_autocast_enabled(device))
     try:
         with torch.autocast(device, enabled=False):
@@ -28,7 +28,7 @@ def without_autocast(device: str) -> Iterator[None]:
 
 
 class OwnPrecision:
-    """Refuses tensors of less than float32 on the way of a gradient, unless parameters or an autocast around are so.
+    """Refuses gradients through less than float32, unless a parameter or an outer autocast has less.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2))
     >>> OwnPrecision({"weight": weight}).refuse([weight.bfloat16()])  # doctest: +ELLIPSIS
@@ -42,14 +42,14 @@ class OwnPrecision:
         self._known |= not LOW.isdisjoint({p.dtype for p in parameters.values()})
 
     def refuse(self, tensors: Sequence[Tensor]) -> None:
-        """Look at what an operation is given, and at what it will be computed in."""
+        """Refuse an operation whose inputs, or the autocast that it runs in, have less than float32."""
         if self._known:
             return
-        if torch.is_autocast_enabled(self._device):  # where no gradient flows, too: roundings follow from shapes
+        if torch.is_autocast_enabled(self._device):  # also where no gradient flows: rounding depends on shapes
             raise UncoveredUse(_by_itself(torch.get_autocast_dtype(self._device)))
         for tensor in tensors:
             if tensor.dtype in LOW and isinstance(tensor, torch.nn.Parameter):
-                self._known = True  # a frozen one, which the guarantee speaks of
+                self._known = True  # a frozen one, which the guarantee mentions
                 return
         for tensor in tensors:
             if tensor.dtype in LOW and tensor.requires_grad:

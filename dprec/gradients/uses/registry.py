@@ -1,4 +1,4 @@
-"""Which operations may meet a parameter: each has one rule, entered where the rule is written."""
+"""The operations that may use a parameter. Each has one rule, registered by the decorator `rule`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dprec.errors import UserError
 from dprec.gradients.contributions.base import Contribution
 from dprec.gradients.layouts.layout import operation_name
 
-# For each parameter, or None: what makes a contribution of the gradient of an operation's output.
+# For each parameter, or None: the function that turns the gradient of an operation's output into a contribution.
 Uses: TypeAlias = "Sequence[tuple[Any, Callable[[Tensor], Contribution]]]"
 
 
 class Recorder(Protocol):
-    """What a rule asks of the tape."""
+    """The methods of a tape that rules use."""
 
     users: int
     real: int  # the first of them, whose losses count; the others' gradients are 0
-    again: dict[Any, Any]  # a rule may leave here what it does for calls of its function and of the same form
+    again: dict[Any, Any]  # a rule may leave a shorter way here, for later calls of the same signature
 
     def __enter__(self) -> Any:
         """Enter again: a rule may be written with other operations, which have rules of their own."""
@@ -38,28 +38,28 @@ class Recorder(Protocol):
         """Announce that rows of a parameter are about to be read."""
 
     def announce_all(self, parameters: Sequence[Tensor], ids: Sequence[Tensor]) -> None:
-        """Announce so of several parameters at once."""
+        """Announce reads of several parameters at once."""
 
     def name_of(self, value: Tensor) -> str:
         """Return the name of the parameter behind something trainable."""
 
     def ids_of(self, value: Tensor) -> Tensor | None:
-        """Return the ids at which something computed from one parameter reads it, if that is what it does."""
+        """Return the ids at which an expression reads its parameter, or None if it does not look up."""
 
     def by_user(self, tensor: Tensor) -> Tensor:
-        """Return a tensor in the users' order as (users, positions, features): while unchanged, each time the same."""
+        """Return a tensor in the users' order as (users, positions, features), cached until it changes."""
 
     def record(self, output: Tensor, rows: int, uses: Uses, kept: Iterable[Tensor] = ()) -> Tensor:
-        """Return `output`, which has `rows` rows of each user, such that its gradient becomes contributions.
+        """Return `output`, with `rows` rows per user; its gradient becomes a contribution to each parameter in `uses`.
 
-        `uses` says of each parameter how. `kept` are inputs that this reads: nobody may change them until then.
+        `kept` are the inputs that the rule reads in the backward pass: they must not change until then.
         """
 
     def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
-        """Return what makes contributions of an output's gradient, for an operation that calls it once going back."""
+        """Return a function that turns an output's gradient into contributions; the backward pass calls it once."""
 
     def without_gradient(self, output: Tensor, why: str) -> Tensor:
-        """Return `output`, whose gradient no rule has: where losses depend on it, users are taken one by one."""
+        """Return `output`; if a gradient reaches it, raise `NoRule` with this reason."""
 
 
 Operation: TypeAlias = Callable[..., Any]
@@ -73,8 +73,8 @@ class Entry:
     """An operation's rule."""
 
     run: Rule
-    announces: bool  # the rule says which rows are read; of any other operation it is all of them
-    exchanged: bool  # the rule takes tensors whose first two dimensions have changed places
+    announces: bool  # the rule announces the rows that it reads; for other rules, all rows count as read
+    exchanged: bool  # the rule takes tensors whose first two dimensions are exchanged
 
 
 RULES: dict[Operation, Entry] = {}
@@ -83,17 +83,17 @@ RULES: dict[Operation, Entry] = {}
 HINTS = {
     "batch_norm": "it mixes users, so no clipping can bound one of them; use LayerNorm",
 }
-MIXING = {"batch_norm"}  # no user's gradient is their own there, by whatever way it is taken
+MIXING = {"batch_norm"}  # no user has a gradient of their own there, however it is computed
 
 
 def rule(*operations: Operation, announces: bool = False, exchanged: bool = False) -> Callable[[SomeRule], SomeRule]:
-    """Make a function the rule of these operations, wherever a parameter meets one of them.
+    """Register a function as the rule of these operations, for all calls that use a parameter.
 
-    A rule runs `function(*args, **kwargs)` on detached parameters, `tape.record`s for every parameter how the gradient
-    of the output becomes a `Contribution`, and returns what that gives. It returns `NotImplemented` for a call that is
-    not its own: one of parameters alone is carried back by autograd; for any other, users are taken one by one. A rule
-    that `announces` says in `tape.announce` which rows of a table it reads; one for `exchanged` dimensions takes time
-    first, too.
+    A rule runs `function(*args, **kwargs)` on detached parameters. It passes to `tape.record`, for every parameter,
+    how the output's gradient becomes a `Contribution`, and returns the recorded output. For a call that it does not
+    handle it returns `NotImplemented`. Autograd then handles a call of parameters alone; for others, the tape raises
+    `NoRule`, and users run by torch.vmap or one by one. A rule that `announces` calls `tape.announce` with the rows
+    that it reads. One with `exchanged` also takes time first.
 
     >>> import torch
     >>> @rule(torch.nn.functional.linear)  # doctest: +ELLIPSIS
