@@ -1,4 +1,4 @@
-"""The sentence that says what a run guarantees, under which assumptions, and what is not covered."""
+"""The sentence that states a run's guarantee, its assumptions and what it does not cover."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dprec.gradients.clipping import Clipping
 
 @dataclass(frozen=True)
 class Unit:
-    """What is protected as a whole, in the words of the sentence."""
+    """The words of the sentence for one unit of privacy: a user or a record."""
 
     present: str  # how neighbours differ under Poisson sampling
     replaced: str  # and under shuffling
@@ -62,15 +62,15 @@ def guarantee(
     rounded: str = "",
     earlier: Sequence[Spent] = (),
 ) -> str:
-    """Return what holds, between which neighbours, by which mechanism, what is assumed and what is not covered.
+    """Return the sentence: guarantee, neighbours, mechanism, assumptions, and what is not covered.
 
-    `split` says what of a step's noise goes where, `rounded` what is not covered of the rounding of gradients, and
-    `earlier` are the runs that this one goes on from.
+    `split` describes how a step's noise is divided, `rounded` which rounding of gradients is not covered. `earlier`
+    are the runs that this one continues.
     """
     if repeatable:
         return (
             "not private: the noise or the batches follow from a fixed seed (privacy.noise_seed or "
-            "data.sampling_seed), and whoever knows the seed can remove the noise"
+            "data.sampling_seed), and anyone who knows the seed can remove the noise"
         )
     epsilon, sampling = together(earlier).after_all(ledger.events).epsilon(plan.delta), plan.sampling
     if math.isinf(epsilon):
@@ -122,7 +122,7 @@ def guarantee(
 
 
 def chosen(before: Sequence[Event]) -> list[str]:
-    """Return how a catalogue that was chosen came about, if one was."""
+    """Describe the private choice of a catalogue, if there was one."""
     if not before:
         return []
     counts, alone = before

@@ -1,4 +1,4 @@
-"""The private gradient of one batch of users: clipped per user, summed, noised, divided by what was expected."""
+"""The private gradient of a batch: clipped per user, summed, noised, divided by the expected batch size."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class PrivateGradient:
     """(1/B) (Σ_u clip(g_u) + σ C N(0, I)), with B the expected batch, never the drawn one.
 
     The sum and the noise are float64 (for tables under a strategy, float32 at least), whatever the precision of the
-    model. One noise draw per call, however many micro-batches. A step of more users than the noise covers is refused.
-    σ is the step's noise multiplier times a factor, 1 or more, by which choices of rows raise it.
+    model. Each call draws noise once, for all micro-batches. A step of more users than the noise covers is refused.
+    σ is the step's noise multiplier times a factor of 1 or more, by which choices of rows raise it.
 
-    Where several processes take the step, each has a part of its users. Their sums are added up before there is any
-    noise, and each adds the same noise to the whole.
+    If several processes take the step, each has some of its users. Their sums are added up first. Then each process
+    adds the same noise to the total.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PrivateGradient:
         self.cores = cores or OneCore()
         self.filled: frozenset[int] = frozenset()  # the ids of the parameters whose `.grad` is from the last call
         self._names: list[str] = []
-        self._sums: dict[str, Tensor] = {}  # except of tables that a strategy rules
+        self._sums: dict[str, Tensor] = {}  # except of tables with a strategy
         self._tables: dict[str, RowSum] = {}
         self._whole: list[Tensor] = []  # the memory of `_sums`, a vector on each device
         self._padding: list[Tensor] = []  # their rows that get no noise
@@ -65,8 +65,8 @@ class PrivateGradient:
     ) -> float | None:
         """Fill `.grad`, or `strategies.held` for tables with a noise schedule; return the mean loss, not private.
 
-        `alone` gives the batch that a user of a micro-batch is alone. `charge` enters what is about to be released
-        in the ledger, before any noise is drawn.
+        `alone(micro-batch, place)` returns the batch of one user. `charge` records the step in the ledger, before any
+        noise is drawn.
         """
         ranks = self.step_noise.source.ranks
         users, most = ranks.total(sum(map(len, batch))), self.step_noise.most
@@ -115,7 +115,7 @@ class PrivateGradient:
         return float(torch.cat([own.float() for own in user_losses]).nanmean()) if user_losses else None
 
     def _fill(self, rows: Mapping[str, tuple[Tensor, Tensor]], parameters: Mapping[str, nn.Parameter]) -> None:
-        """Round to the parameters' precision; hold back from `.grad` what has no noise yet."""
+        """Fill `.grad`, rounded to the parameters' precision; keep gradients without noise elsewhere."""
         for name, own in rows.items():
             gradient = of_rows(*own, parameters[name].shape, merged=True).to(parameters[name].dtype)
             if self.strategies.noised_now(name):
@@ -128,7 +128,7 @@ class PrivateGradient:
             parameters[name].grad = gradient
 
     def _cleared_sums(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | RowSum]:
-        # Kept between steps: fresh memory is the most expensive thing on a small machine.
+        # Kept between steps: on a small machine, allocating memory costs most.
         if self._names != list(parameters):
             self._names, self._whole, self._sums, self._tables, self._gradients = list(parameters), [], {}, {}, {}
             on_device: dict[torch.device, list[str]] = {}

@@ -1,4 +1,4 @@
-"""A private run: its settings, its plan, its ledger and its sentence, whoever trains."""
+"""Settings, plan, ledger and guarantee of a private run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dprec.sparsity.rows.table_strategies import TableStrategies
 
 
 class PrivateRun:
-    """What a private run may spend and has spent, and what that guarantees. `Privacy` describes its arguments."""
+    """A private run's budget, what it has spent, and its guarantee. `Privacy` describes the arguments."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class PrivateRun:
             raise UserError(f"privacy.{bounded} is given, but {self.strategies.broken}: give noise_multiplier alone")
         if not 0 <= verify <= 1:
             raise UserError(f"privacy.verify is {verify}: give a share of the time from 0 to 1")
-        # Made here because it refuses an ε or δ that makes no sense.
+        # Made here because it refuses an invalid ε or δ.
         PrivacyBudget(1.0 if epsilon is None else epsilon, 0.5 if delta is None else delta)
         self.epsilon = epsilon
         self.clipping = Clipping(clipping, max_norm)
@@ -70,7 +70,7 @@ class PrivateRun:
             "budget_over_time": self._budget,
         }
         self.began = now()  # public
-        self.earlier: list[Spent] = []  # what the runs have spent that this one goes on from
+        self.earlier: list[Spent] = []  # what the runs that this one continues have spent
         self._bought: tuple[Event, ...] = ()  # events on record before the plan: those of a private catalogue
         self._bought_now = False  # by this process
         self._plan: Plan | None = None
@@ -103,46 +103,46 @@ class PrivateRun:
 
     @property
     def joint_ledger(self) -> Ledger:
-        """Everything recorded so far, by this run and those that it goes on from."""
+        """All events so far, of this run and of the runs that it continues."""
         return together(self.earlier).after_all(self.ledger.events)
 
     @property
     def spent(self) -> float:
-        """ε of everything recorded so far, the figure that is reported."""
+        """ε of all events so far: the figure that is reported."""
         return math.inf if self.strategies.broken else self.joint_ledger.epsilon(self.delta)
 
     @property
     def spent_at_most(self) -> float:
-        """A slightly larger ε that costs ten times less: for progress."""
+        """A slightly larger ε, computed ten times as fast, to show progress."""
         return math.inf if self.strategies.broken else self.joint_ledger.epsilon(self.delta, COARSE_GRID)
 
     @property
     def limit(self) -> float | None:
-        """What `spent` is bound by: a ceiling of all runs together, or the budget of a run that goes on from none."""
+        """The bound on `spent`: the ceiling of all runs together, or the budget of a run that continues no other."""
         if self._budget is not None:
             return self._budget["epsilon"]
         return None if self.earlier else self.epsilon
 
     @property
     def repeatable(self) -> bool:
-        """Whether somebody who knows a seed can redraw the noise or the batches, so that nothing is private."""
+        """Whether the noise or the batches follow from a known seed, so that the run is not private."""
         return self.noise.seeded or self.sampling.seeded
 
     def private_catalogue(self, users: int, share: float) -> PrivateCatalogue:
-        """Return the choice of a catalogue from this many users' items that a share of the budget pays for."""
+        """Return the private choice of a catalogue from this many users' items, for a share of the budget."""
         if self.epsilon is None:
             raise UserError("a private catalogue is paid for with a share of privacy.epsilon, so give privacy.epsilon")
         delta = self._given["delta"]
         return PrivateCatalogue.of(PrivacyBudget(self.epsilon, 1 / max(2, users) if delta is None else delta), share)
 
     def continue_from(self, promise: Mapping[str, Any], run: str = "the earlier run") -> None:
-        """Go on from a run: from now on all that is stated holds for both together, and all runs before them.
+        """Continue an earlier run: from now on, guarantees cover both runs and all runs before them.
 
-        A person may be in the data of each, so all their events compose. Call it before training begins.
+        A person may be in the data of each run, so all their events compose. Call this before training begins.
 
         Args:
-            promise: of the earlier run: what its `promise()` returned, or the content of its privacy.json.
-            run: what to call it.
+            promise: what the earlier run's `promise()` returned, or the content of its privacy.json.
+            run: the earlier run's name in messages.
         """
         earlier = Spent.all_of(promise, run)
         refuse_other_epsilon(promise, earlier)
@@ -154,12 +154,12 @@ class PrivateRun:
 
     @property
     def chain(self) -> dict[str, Any]:
-        """JSON-able: what is public of this run, and what those have spent that it goes on from."""
+        """JSON-able: this run's public facts, and what the runs that it continues have spent."""
         earlier = [spent.state_dict() for spent in self.earlier]
         return {"began": self.began, "units": self.sampling.users, **({"earlier": earlier} if earlier else {})}
 
     def restore_chain(self, kept: Mapping[str, Any]) -> None:
-        """Take over when a resumed run began, and what it goes on from."""
+        """Restore when a resumed run began, and which runs it continues."""
         earlier = [*map(Spent.from_state, kept.get("earlier", ()))]
         if self.earlier and [one.began for one in self.earlier] != [one.began for one in earlier]:
             raise UserError("the checkpoint's run goes on from other runs: leave out continue_from, or start a new run")
@@ -172,14 +172,14 @@ class PrivateRun:
             self.ledger.record(event)
 
     def plan(self, sampler: Sampler | None, steps: int, releases: Sequence[Release] = ()) -> None:
-        """Fix δ and σ for a run of these releases and this many steps; asking again for the same changes nothing."""
+        """Fix δ and σ for a run of these releases and this many steps; the same call again changes nothing."""
         sampling, old = Sampling.of(sampler), self._plan
         releases = (*self.strategies.releases(len(sampling.periods)), *releases)
         same = old is not None and (old.sampling, tuple(old.releases)) == (sampling, tuple(releases))
         if same and (self.steps or self._length in (None, steps)):
             return
         delta, sigma = self._given["delta"], self._given["noise_multiplier"]
-        if old is not None and self.steps:  # noise that was drawn is not planned anew
+        if old is not None and self.steps:  # noise was drawn with this σ
             delta, sigma = old.delta, old.sigma
         self._length = steps
         neighbours = neighbours_of(sampling)
@@ -196,11 +196,11 @@ class PrivateRun:
         return Ceiling.of(self._budget, (self.earlier[0].began if self.earlier else None) or self.began, self.began)
 
     def epsilon_after(self, steps: int) -> float:
-        """ε of a whole run of this many steps, as planned, with what the model releases before them."""
+        """ε of a whole run of this many steps, as planned, including the model's releases before them."""
         return math.inf if self.strategies.broken else self.planned.epsilon_after(steps)
 
     def guarantee(self, assumptions: Sequence[str] = ()) -> str:
-        """Return the one sentence that says what holds, under which assumptions, and what is not covered."""
+        """Return the sentence that states the guarantee, its assumptions and what it does not cover."""
         if self.strategies.broken:
             return f"not private: {self.strategies.broken}"
         by_strategies = self.strategies.phrase(self.planned.sigma)
@@ -219,7 +219,7 @@ class PrivateRun:
 
     @property
     def spending(self) -> dict[str, float]:
-        """ε of everything recorded so far, δ and σ."""
+        """ε of all events so far, δ and σ."""
         return {"epsilon": self.spent, "delta": self.delta, "noise_multiplier": self.sigma}
 
     def promise(self, assumptions: Sequence[str] = ()) -> dict[str, Any]:
@@ -239,11 +239,11 @@ class PrivateRun:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what a checkpoint's run has spent, if this run may continue it."""
+        """Restore what a checkpoint's run has spent; refuse a run that this one may not continue."""
         refuse_part(state_dict)
         old = state_dict["settings"]
         refuse_change(old, {**self._given, "noise_seeded": self.noise.seeded})
-        if self._bought_now:  # the ledger that comes knows nothing of it
+        if self._bought_now:  # the loaded ledger does not contain it
             raise UserError(
                 "this process has chosen the items of data.catalogue anew, and the checkpoint's run paid for its own "
                 "choice alone: keep that one, settle_catalogue(data, privacy, torch.load(CHECKPOINT))"
@@ -291,14 +291,14 @@ class PrivateRun:
         return self._allowed
 
     def charge_step(self) -> None:
-        """Enter the coming step in the ledger, count it, and key its noise.
+        """Record the coming step in the ledger, count it, and set the key of its noise.
 
-        The entry comes first: a crash may over-count, never under-count.
+        It is recorded first, so that a crash may over-count but never under-count.
         """
         if self._allowed == 0:
             raise UserError(f"the budget epsilon={self.epsilon} is spent: end training here, or give more in a new run")
         self._allowed -= 1
-        # A shuffled pass is one event; a resumed run shuffles anew, so its first step starts another.
+        # A shuffled pass is one event; a resumed run shuffles again, so its first step starts another.
         if self.steps % self.sampling.steps_per_event == 0 or self._first:
             self.ledger.record(self.sampling.event(self.sigma, self.steps))
         self._first = False

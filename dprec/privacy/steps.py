@@ -37,12 +37,12 @@ from dprec.verify.drawn_users import DrawnUsers
 from dprec.verify.self_check import SelfCheck
 
 LOOKED_AT = 1024  # users whose rows all processes compare before the first step
-AT_ONCE = 64  # of them that are made into batches together
+AT_ONCE = 64  # of them in one batch
 
 
 @dataclass(frozen=True)
 class TrainingTarget:
-    """What a run trains: a module, one loss per user of a micro-batch, and the optimizer that moves the module."""
+    """What a run trains: a module, its losses (one per user of a micro-batch), and the module's optimizer."""
 
     module: nn.Module
     losses: Losses
@@ -50,7 +50,7 @@ class TrainingTarget:
 
 
 class UsersOfAPeriod:
-    """Those of all users who have these numbers, numbered from 0."""
+    """The users with these numbers, numbered again from 0."""
 
     def __init__(self, everybody: Users, numbers: range) -> None:
         self._everybody, self._numbers = everybody, numbers
@@ -63,12 +63,12 @@ class UsersOfAPeriod:
 
 
 class PrivateSteps:
-    """Takes the steps of a run: in each, `draw`, then `gradient`, then the optimizer's own.
+    """Takes the steps of a run: each is `draw`, then `gradient`, then the optimizer's step.
 
-    `before_update` and `after_update` run within the optimizer's step, by hooks (`dprec.training.step_order`): the
-    first right before it changes any weight, the second right after.
+    Hooks (`dprec.training.step_order`) call `before_update` and `after_update` within the optimizer's step, right
+    before and right after it changes the weights.
 
-    Of the run's `total` steps, `taken` were taken before it was resumed. `ranks` are the processes that take them
+    Of the run's `total` steps, `taken` were taken before it was resumed. `ranks` are the processes that train
     together.
     """
 
@@ -134,7 +134,7 @@ class PrivateSteps:
         self._modes: list[bool] = []  # which parts were in training mode when the model was last checked
 
     def _some_of_data(self) -> list[int]:
-        """Return fingerprints of rows of users drawn at random, by which processes compare their data."""
+        """Return fingerprints of randomly chosen users' rows, for processes to compare their data."""
         if self._ranks.size == 1:
             return []
         count = len(self._loading)
@@ -150,7 +150,7 @@ class PrivateSteps:
         return fingerprint([pieces(row) for row in made])
 
     def draw(self, batch: Any) -> None:
-        """Take the batch of the coming step, if it is what the sampler drew."""
+        """Accept the next batch; refuse it if it is not the sampler's draw."""
         self._refuse_hooks_and_low_precision()
         self.run.sampling.refuse_changed(self._loading.sampler)
         drawn: Sequence[int] = self._loading.drawn(self.run.steps)
@@ -168,7 +168,7 @@ class PrivateSteps:
             self._loading.streams.reseed()
 
     def _learn(self, period: int | None, users: Users) -> None:
-        """Let strategies look at users before the first step: at all of them, or at those of a period."""
+        """Let strategies look at all users before the first step, or at a period's users before its first."""
         before, strategies = Unchanged(self.trained.module, self._owing), self.run.strategies
         periods = len(self.run.sampling.periods)
         strategies.learn(period, self._losses, trained_parameters(self.trained.module), users, self._sums, periods)
@@ -177,7 +177,7 @@ class PrivateSteps:
     def _refuse_in_other_modes(self) -> None:
         """Check the model again, as before the first step, if a part went from evaluation to training mode or back.
 
-        A layer that keeps something of users, such as a running mean, may do so in training mode only.
+        A layer that keeps statistics of users, such as a running mean, may do so in training mode only.
         """
         modes = [part.training for part in self.trained.module.modules()]
         if modes != self._modes:
@@ -186,7 +186,7 @@ class PrivateSteps:
             self.check.restart()
 
     def gradient(self, batch: Sequence[Any]) -> float | None:
-        """Fill `.grad` with the private gradient of the batch that was drawn; return its mean loss."""
+        """Fill `.grad` with the private gradient of the batch that was drawn; return its mean loss, not private."""
         self._loading.refuse_other(batch)
         self.parameters = trained_parameters(self.trained.module)
         loss = self._gradient(self.parameters, self._losses, batch, self._batch_of_one, self.run.charge_step)
@@ -197,7 +197,7 @@ class PrivateSteps:
         return self._loading.batch_of_one(part, place, self._drawn.users)
 
     def before_update(self) -> None:
-        """Update tables that have a noise schedule, and let the optimizer step by the private gradient alone."""
+        """Update tables that have a noise schedule; refuse any gradient but the private one."""
         optimizer = self.trained.optimizer
         self._refuse_hooks_and_low_precision()
         refuse_other_gradients(self.trained.module, optimizer, self._gradient.filled)
@@ -207,12 +207,12 @@ class PrivateSteps:
         self.check.stepped()
         self._loading.empty_batch()
         if self.run.steps >= self.last:
-            self.run.strategies.settle()  # from now on, the model can be read as it is
+            self.run.strategies.settle()  # adds the noise that rows owe: the model is complete
             self.end()
         _densify(optimizer, trained_parameters(self.trained.module).values())
 
     def end(self) -> None:
-        """End the processes that this one has forked: no step is left, or the run stops."""
+        """End the forked workers, after the last step or when the run stops."""
         self._gradient.cores.close()
 
     def after_update(self) -> None:

@@ -1,7 +1,7 @@
-"""One loss per user, as a run asks a model for them.
+"""Calls the losses, removes tensors that the module cached, and sets the losses of empty histories to 0.
 
-Many models as people write them make a mask or the angles of positions when they first run. Kept, a mask of a first
-batch would be used for another, or one of a check in float64 in training. So it is taken away before the next batch.
+Many models make a mask or position angles at their first call and keep it. Another batch would then get the first
+batch's mask, or training the float64 mask of a check. So it is removed before the next batch.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dprec.contract import Losses
 from dprec.errors import FailsForOneUser, first_line, line_of
 from dprec.gradients.layouts.layout import layout_of
 
-KNOWN = ("torch", "dprec")  # packages whose modules keep nothing
-FAILURES = (IndexError, RuntimeError, ValueError)  # of shapes
+KNOWN = ("torch", "dprec")  # packages whose modules cache no tensors
+FAILURES = (IndexError, RuntimeError, ValueError)  # raised for wrong shapes
 SQUEEZE = "a squeeze() drops the dimension of users where there is one: name another, as in squeeze(-1)"
 
 
 class UserLosses:
-    """Losses that take away, after each call, tensors that the module has cached; 0 for an empty history.
+    """Computes losses, then removes tensors that the module has cached; the loss of an empty history is 0.
 
-    Tensors that follow from users stay, and so do those that are written to in place: the checks look for them. Where
-    batches have a fixed size, data sets differ by a history that is empty in one of them: it must add nothing, whatever
-    the model makes of it.
+    Tensors that depend on users stay, and so do those that are written to in place: the checks look for them. With
+    batches of a fixed size, neighbouring data sets differ by one history, which is empty in one of them. It must add
+    nothing, whatever loss the model computes for it.
 
     >>> import torch
     >>> class Masked(nn.Module):
@@ -81,12 +81,12 @@ class UserLosses:
 
 
 def _is_cached(value: Any, before: Any) -> bool:
-    """Whether this is a tensor that follows from sizes alone, and was not there or had another shape."""
+    """Whether this is a tensor that depends on sizes alone, and is new or has a new shape."""
     if isinstance(value, Tensor) and is_batchedtensor(value):
         return True  # outside torch.vmap it has no values
     if type(value) is not Tensor or value is before or layout_of(value) is not None or value.requires_grad:
         return False
-    return not isinstance(before, Tensor) or before.shape != value.shape  # the same may be a count
+    return not isinstance(before, Tensor) or before.shape != value.shape  # with the same shape, it may be a counter
 
 
 @functools.cache

@@ -1,12 +1,12 @@
-"""The cores of a CPU: which processes add up a step's users.
+"""Divides a step's users among the cores of a CPU.
 
-Threads gain little in a private step, whose operations are many and small. So where torch has several threads, the
-process that trains forks others, one for each thread more. They compute what it would have computed of their users:
-clipped gradients, added up, without noise. Noise, ledger, checks and the optimizer stay with the first process.
+Threads gain little in a private step, whose operations are many and small. So if torch has several threads, the
+training process forks one worker for each further thread. Workers add up their users' clipped gradients, without
+noise. Noise, ledger, checks and the optimizer stay with the training process.
 
-    anywhere    which losses another process finds, too
-    shares      who computes which users
-    processes   the other processes, and the memory that they share with the first
+    anywhere    decides whether a forked worker computes the same losses
+    shares      divides users among processes
+    processes   the workers, and the memory that they share with the training process
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from dprec_kernels.processor import one_thread
 
 MOST_PROCESSES = 8
 LARGEST_MODEL = 2**25  # numbers: each process adds up 8 bytes for each
-SMALLEST_STEP = 2**12  # numbers of its batch: of fewer, sharing takes as long as adding up
+SMALLEST_STEP = 2**12  # numbers of its batch: for fewer, sharing costs as much as it saves
 FORKS = 3  # times that a run forks; then it goes on with one process
 
 
 class OneCore:
-    """The first process alone."""
+    """The training process alone."""
 
     def add(self, clipped: ClippedSums, parts: Sequence[Any], alone: Alone) -> list[Tensor]:
         """Add these micro-batches to a step's sums; return their users' losses, in any order."""
         return [losses for part in parts for losses in clipped.add_micro_batch(part, alone)]
 
     def close(self) -> None:
-        """End the other processes."""
+        """End the workers."""
 
 
 class AllCores(OneCore):
-    """The first process and others, as many together as torch has threads; each computes with one thread.
+    """The training process and workers, together as many as torch has threads; each computes with one thread.
 
-    Who computes which users follows from the batch alone, so that a run can be repeated. What another process does not
-    answer, the first computes.
+    The batch alone decides which process computes which users, so that a run can be repeated. If a worker does not
+    answer, the training process computes its share.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._others: list[Worker] = []
-        self._like: Any = None  # what the module was like when they were forked
+        self._like: Any = None  # the module's state when they were forked
         self._forks = 0
         self._single_process = False  # from here on
 
@@ -70,7 +70,7 @@ class AllCores(OneCore):
             with one_thread():
                 return self._add_together(clipped, parts, alone)
         except BaseException:
-            self.close()  # or what they are still to send would be taken for the next step's
+            self.close()  # or their late answers would count for the next step
             raise
 
     def close(self) -> None:
@@ -79,13 +79,13 @@ class AllCores(OneCore):
         self._others = []
 
     def _is_fit(self, clipped: ClippedSums, parts: Sequence[Any]) -> bool:
-        """Whether it is worth while to share a step, and others would find the same."""
+        """Whether forked workers would give the same result, faster."""
         if self._single_process or sum(map(numbers_of, parts)) < SMALLEST_STEP or torch.is_autocast_enabled("cpu"):
             return False
         return computes_anywhere(self._module, clipped.losses)
 
     def _has_others(self, number: int, clipped: ClippedSums, parts: Sequence[Any]) -> bool:
-        """See to it that there are so many others, which hold what the first holds; return whether there are."""
+        """Fork `number` workers with the module's present state, if needed; return whether there are so many."""
         now = likeness(self._module)
         if len(self._others) == number and now == self._like:
             return True
@@ -100,7 +100,7 @@ class AllCores(OneCore):
             self._weights = SharedTensors([*self._module.parameters(), *self._module.buffers()])
             for _ in range(number):
                 self._others.append(Worker(self._weights, clipped))
-        except (OSError, AssertionError) as why:  # there is no room, or this process may have none
+        except (OSError, AssertionError) as why:  # no memory, or this process may not fork
             self.close()
             return self._give_up(f"no other can be started: {why}")
         return True
@@ -125,15 +125,15 @@ class AllCores(OneCore):
 
 
 def cores_for(module: nn.Module) -> OneCore:
-    """Return what adds up the users of a run of this module, in which no strategy rules a table."""
+    """Return how to add up the users of a run of this module, if no table has a strategy."""
     forks = hasattr(os, "sched_getaffinity")  # Linux; on other systems a fork is not safe, or there is none
-    if not forks or torch.accelerator.is_available():  # autograd has threads for it then, which no fork survives
+    if not forks or torch.accelerator.is_available():  # autograd then has threads, which a fork would lose
         return OneCore()
     return AllCores(module) if sum(tensor.numel() for tensor in module.parameters()) <= LARGEST_MODEL else OneCore()
 
 
 def cores() -> int:
-    """Return how many processes may add up: as many as torch has threads, and this process has cores."""
+    """Return how many processes may add up: at most torch's threads and this process's cores."""
     allowed = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError):  # a container may have fewer than it sees
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

@@ -1,4 +1,4 @@
-"""Other processes that add up users, and the memory that they share with the process that has forked them."""
+"""Forked workers that add up users, and the memory that they share with the training process, their parent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 class SharedTensors:
-    """Memory that processes share, with a place for each of some tensors."""
+    """Shared memory with a place for each of these tensors."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = list(tensors)
@@ -42,17 +42,17 @@ class SharedTensors:
 
     @torch.no_grad()
     def write(self) -> None:
-        """Show the others what the tensors hold now."""
+        """Copy the tensors' current values into the shared memory."""
         torch._foreach_copy_(self.views, self._tensors)
 
     def become(self) -> None:
-        """In another process: let the tensors be in this memory."""
+        """In a worker: move the tensors into the shared memory."""
         for tensor, view in zip(self._tensors, self.views, strict=True):
             tensor.data = view
 
 
 class Worker:
-    """Another process, as the first sees it."""
+    """A worker, as its parent sees it."""
 
     def __init__(self, weights: SharedTensors, clipped: ClippedSums) -> None:
         self.lost = False
@@ -60,10 +60,10 @@ class Worker:
         fork = get_context("fork")
         self._line, its_line = fork.Pipe()
         process = fork.Process(target=_serve, args=(self._line, its_line, weights, self._sums, clipped), daemon=True)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until it has no handlers
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until the worker has no handlers
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the first one's threads, which it does not use
+                warnings.simplefilter("ignore")  # about the parent's threads, which it does not use
                 process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -71,14 +71,14 @@ class Worker:
         self._end = weakref.finalize(self, _end, os.getpid(), self._line, process)
 
     def give(self, share: Sequence[Any]) -> None:
-        """Let it add up these micro-batches."""
+        """Send it micro-batches to add up."""
         try:
             self._line.send_bytes(pickle.dumps(share))
         except Exception:  # it is gone, or the batch cannot be sent
             self.lost = True
 
     def add_to(self, sums: Mapping[str, Tensor]) -> list[Tensor] | None:
-        """Wait for its sums, add them to these, and return its users' losses; None where it has no answer."""
+        """Wait for its sums, add them to these, and return its users' losses; None if it did not answer."""
         losses: list[Tensor] | None = None
         if not self.lost:
             with suppress(EOFError, OSError):
@@ -100,13 +100,13 @@ def _end(first: int, line: Any, process: Any) -> None:
 
 
 def _serve(firsts_line: Any, line: Any, weights: SharedTensors, own: SharedTensors, clipped: ClippedSums) -> None:
-    """In another process: add up whatever is given, until the first one is gone."""
+    """In a worker: add up each share that arrives, until the parent ends."""
     try:
         _leave_signals_to_the_first()
         _end_with_the_first()
         firsts_line.close()
-        gc.freeze()  # what the first holds is not this one's to finish
-        warnings.simplefilter("ignore")  # the first says it
+        gc.freeze()  # the parent's objects must not be finalised here
+        warnings.simplefilter("ignore")  # the parent warns
         torch.set_num_threads(1)
         weights.become()
         clipped.sums.update(zip(clipped.sums, own.views, strict=True))
@@ -118,7 +118,7 @@ def _serve(firsts_line: Any, line: Any, weights: SharedTensors, own: SharedTenso
 
 
 def _leave_signals_to_the_first() -> None:
-    """Ignore what the first one handles: it is told, too, and ends the others."""
+    """Ignore signals that the parent handles: it gets them too, and ends the workers."""
     for number in signal.valid_signals():
         if number == signal.SIGTERM or callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_IGN)
@@ -126,19 +126,19 @@ def _leave_signals_to_the_first() -> None:
 
 
 def _end_with_the_first() -> None:
-    """Ask Linux for this: the end of the line shows only once all forks of the first are gone, too."""
+    """Ask Linux to end this worker with its parent: the pipe closes only after all other workers have ended."""
     with suppress(Exception):
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _added(share: Sequence[Any], sums: list[Tensor], clipped: ClippedSums) -> list[Tensor] | None:
-    """Add up a share; return its users' losses, or None where the first has to do it."""
+    """Add up a share; return its users' losses, or None if the parent has to do it."""
     try:
         torch._foreach_zero_(sums)
         before = torch.get_rng_state()
         losses = [own for part in share for own in clipped.add_micro_batch(part, _nobody)]
         return losses if torch.equal(before, torch.get_rng_state()) else None
-    except Exception:  # the first finds the same, and says it
+    except Exception:  # the parent meets the same error and reports it
         return None
 
 

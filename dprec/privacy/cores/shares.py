@@ -1,4 +1,4 @@
-"""Who computes which users of a step: shares of its micro-batches that take about as long."""
+"""Divides a step's micro-batches into shares that take about equally long."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from dprec.gradients.uses.batches import batch_tensors, select_users
 
-OF_A_BATCH = 2**9  # numbers of a batch that take as long as what a micro-batch takes whatever its size
-OF_THE_REST = 2**9  # numbers of a batch that take as long as noise and the optimizer's step
+OF_A_BATCH = 2**9  # the fixed cost of a micro-batch, in numbers of a batch
+OF_THE_REST = 2**9  # the cost of noise and the optimizer's step, in numbers of a batch
 
 
 def balanced_shares(parts: Sequence[Any], number: int) -> list[list[Any]]:
-    """Share a step's micro-batches among so many processes, the last of which has the rest of the step to do, too.
+    """Divide a step's micro-batches among processes; the last one also does the rest of the step.
 
-    Each has some with long histories and some with short ones. One micro-batch is cut where a share ends.
+    Each share has long and short histories. A micro-batch is cut where a share ends.
 
     >>> from dprec.data import SequenceBatch
     >>> histories = [torch.ones(users, 400, dtype=torch.long) for users in (20, 20, 4)]
@@ -52,6 +52,6 @@ def numbers_of(part: Any) -> int:
 
 
 def _work(part: Any) -> Tensor:
-    """Return about how long each user (B,) takes: as many numbers as a user's rows have that are not 0."""
+    """Return each user's approximate cost (B,): 1 plus the non-zero numbers in the user's rows."""
     rows = [(t != 0).flatten(1).sum(1) for t in batch_tensors(part) if t.dim() > 1 and len(t) == len(part)]
     return torch.stack([torch.ones(len(part)), *rows]).sum(0)
