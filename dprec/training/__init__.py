@@ -1,9 +1,9 @@
-"""Who drives a private run: Lightning through `Privacy`, or a script of one's own through `private`.
+"""Drives a private run: from Lightning by `Privacy`, or from your own script by `private`.
 
-callback            `Privacy`: Lightning's hooks, handed to a private run; keeps what is not private out of checkpoints
-automatic           a LightningModule that leaves its step to Lightning
+callback            `Privacy`: passes Lightning's hooks to a private run; keeps what is not private out of checkpoints
+automatic           private steps under Lightning's automatic optimization
 script              `private`: a model, its optimizer and a loader or a data set, from a script
-loaders             whose draws can be accounted for, of any data set with one item per user; or your own loader's
-step_order          what may be done between a draw and its step, in a script and in Lightning
-refusals            what one private gradient a step has no place for
+loaders             private loaders, of a data set with one item per user or of your own loader
+step_order          the order of draw, gradient and optimizer's step, in scripts and in Lightning
+refusals            features of Lightning and optimizers that do not fit one private update a step
 """

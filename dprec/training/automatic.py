@@ -1,8 +1,8 @@
 """Any LightningModule: Lightning's automatic optimization, with the private gradient in place of the loss's.
 
-Lightning calls the optimizer's step with a closure: `training_step`, zero_grad, `backward`, hooks. While a private run
-lasts, the first charges the ledger and makes the private gradient, noise included, from what the module's own returns
-for each user. `backward` only puts it back. After the closure nothing but this gradient may move the model.
+Lightning calls the optimizer's step with a closure: `training_step`, zero_grad, `backward`, hooks. In a private run,
+`training_step` charges the ledger and computes the noisy gradient from the module's losses for each user. `backward`
+restores it after zero_grad. After the closure, only this gradient may change the model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEP = "training_step"
 class OwnLosses:
     """One loss per user of a micro-batch, by a module's own `losses` or `training_step`.
 
-    What it logs is logged once for each micro-batch of a step, and never for the checks, which ask for losses, too.
+    The module's logs are kept once for each micro-batch of a step. Checks compute losses, too, but log nothing.
     """
 
     def __init__(self, module: pl.LightningModule) -> None:
@@ -61,14 +61,14 @@ class OwnLosses:
             with logged_by(self._module, lambda *args, **options: called.append(args)):
                 losses = self._each(self._asked(part))
         except NoRule:
-            self._log(whole)  # users are asked for again, each alone, but what they log is not the batch's
+            self._log(whole)  # users run again, each alone, but their logs would not be the batch's
             raise
         if called:
             self._log(whole)
         return losses
 
     def _log(self, whole: Any) -> None:
-        """Log once what the users' rows say, without those that fill up the batch, and outside the tape."""
+        """Log a micro-batch once, without the rows that fill it up, and outside the tape."""
         if id(whole) not in self._to_log:
             return
         self._to_log.remove(id(whole))
@@ -107,19 +107,19 @@ class AutomaticStep:
         strategy.training_step, strategy.backward = self.training_step, self._backward
 
     def begin(self, steps: PrivateSteps) -> None:
-        """Take the steps of this run from now on."""
+        """Start to take the steps of this run."""
         self._steps = steps
         self._order = StepOrder(steps.trained.optimizer, steps.before_update, steps.after_update, by_closure=True)
 
     def leave(self) -> None:
-        """Undo this: Lightning calls the module itself again, and the optimizer takes any gradient."""
+        """Undo the replacement: Lightning calls the module itself again, and the optimizer takes any gradient."""
         for name in ("training_step", "backward"):
             vars(self._trainer.strategy).pop(name, None)
         if self._order is not None:
             self._order.end()
 
     def draw(self, batch: list[Any], batch_idx: int) -> None:
-        """Take the batch that was drawn for the coming step."""
+        """Accept the batch that was drawn for the coming step."""
         steps, order = self._begun()
         refuse_switches(switches_of(self._trainer))  # a callback may have changed one
         self.losses.number(batch_idx)
@@ -131,7 +131,7 @@ class AutomaticStep:
         self._begun()[1].refuse_skipped()
 
     def training_step(self, batch: list[Any], *_: Any) -> Tensor:
-        """Charge the ledger, make the private gradient with noise; return the mean loss, not private, or 0."""
+        """Charge the ledger and compute the noisy gradient; return the mean loss, not private, or 0."""
         steps, order = self._begun()
         order.filling()
         self.losses.log_once(batch)
@@ -143,7 +143,7 @@ class AutomaticStep:
         return torch.tensor(loss or 0.0, device=self._module.device)
 
     def _backward(self, loss: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Put the gradient back, which Lightning's zero_grad took away, between the hooks of a backward pass."""
+        """Restore the gradient that Lightning's zero_grad removed, between the hooks of a backward pass."""
         plugin: Any = self._trainer.precision_plugin
         plugin.pre_backward(loss, self._module)
         self._begun()[1].put_back()

@@ -1,6 +1,6 @@
-"""The Lightning callback that makes a model's training private: Lightning's hooks, handed to a private run.
+"""The Lightning callback that makes a model's training private: it passes Lightning's hooks to a private run.
 
-The step is in `automatic`. The first lines of `dprec.privacy` list the files of a private run, those of `dprec` where
+`automatic` has the step. The docstring of `dprec.privacy` lists the files of a private run, that of `dprec` says where
 to add a model, a strategy or an operation.
 """
 
@@ -42,10 +42,10 @@ class Privacy(PrivateRun, Callback):
         noise_multiplier: σ, noise per clipping norm. None: the smallest that keeps the whole run in the budget.
         clipping: auto-v (every user's gradient scaled to `max_norm`), auto-s or flat.
         max_norm: C, the most one user can add to the sum of gradients.
-        noise_seed: repeatable noise for tests. Whoever knows it can remove the noise: the run is not private.
+        noise_seed: repeatable noise for tests. Anyone who knows it can remove the noise: the run is not private.
         verify: the share of the time that checks of random steps may take (`dprec.verify.self_check`); 0 for none.
         sparsity: strategies for the rows of embedding tables, in order (`dprec.sparsity`). None: dense noise.
-        budget_over_time: {"epsilon": 8, "days": 365}: the most that this run and those that it goes on from
+        budget_over_time: {"epsilon": 8, "days": 365}: the most that this run and those that it continues
             (`continue_from`) may spend together in so many days. Without `epsilon` and `noise_multiplier`, this run
             gets the share of one of the days that are left.
 
@@ -165,7 +165,7 @@ class Privacy(PrivateRun, Callback):
 
 EVALUATION = ("validate_loop", "test_loop", "predict_loop")
 MEASURING = ("callbacks.Checkpoint", "callbacks.EarlyStopping", "callbacks.spike.SpikeDetection", "callbacks.Timer")
-# Lightning's own callbacks whose states follow from released weights alone.
+# Lightning's own callbacks whose states depend on released weights only.
 KEPT = ("callbacks.BaseFinetuning", "callbacks.StochasticWeightAveraging", "callbacks.WeightAveraging")
 
 
@@ -199,7 +199,7 @@ def forget_measured(checkpoint: MutableMapping[str, Any], callbacks: Iterable[pl
 
 
 def begins_anew(callbacks: Iterable[pl.Callback]) -> list[str]:
-    """Return the names of callbacks that do after a resume what they would not have done without a break."""
+    """Return the names of callbacks that act differently after a resume than without a break."""
     measuring = [each for each in callbacks if isinstance(each, kinds(*MEASURING))]
     blind = [each for each in measuring if isinstance(each, kinds(MEASURING[0])) and not getattr(each, "monitor", None)]
     return [type(each).__name__ for each in measuring if each not in blind]

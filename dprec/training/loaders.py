@@ -36,11 +36,11 @@ def private_loader(
 
     Args:
         data: a data set of which each item is all of one user, or a DataLoader of one, whose collate function,
-            workers and batch size are kept. A loader whose batch sampler states its law is returned as it is.
+            workers and batch size are kept. A loader whose batch sampler states how it draws is returned as it is.
         expected_batch: users in a step, on average.
         collate_fn: makes a batch of some items, as in any DataLoader; torch's own by default.
         max_users: users of a micro-batch at most: less memory, the same step.
-        tokens: the same, in users times their longest item.
+        tokens: the same limit, as users times their longest item.
         sampling: "poisson", or "shuffle" for batches of a fixed size, whose privacy is not amplified by sampling.
         sampling_seed: repeatable draws, and so no privacy.
         unit: what an item is: "user", or "record" where a user may have several.
@@ -117,7 +117,7 @@ def _no_content() -> UserError:
 
 
 class OfContent:
-    """One loss per user, of micro-batches as they come from the loader."""
+    """Calls the losses with the content of a loader's micro-batch, which may be a `WrappedBatch`."""
 
     def __init__(self, losses: Losses) -> None:
         self.__wrapped__ = losses
@@ -127,7 +127,7 @@ class OfContent:
 
 
 class MicroBatches:
-    """A loader's collate function: cuts the drawn users' items into groups, and has a script's own collate each.
+    """A loader's collate function: cuts the drawn users' items into groups, and collates each by your function.
 
     Args:
         collate: makes a batch of some items, as in any loader.
@@ -136,8 +136,8 @@ class MicroBatches:
             list. Longest first, so that little of a micro-batch is padding.
         expected: users in a step, on average.
 
-    Items of several lengths are grouped by bucket (`dprec.data.draws.buckets`). A collate function that pads them by
-    `pad_rows` then gives a user's row the same shape whoever else is drawn.
+    Items of several lengths are grouped by bucket (`dprec.data.draws.buckets`). If your collate function pads them by
+    `pad_rows`, the shape of a user's row does not depend on the other users drawn.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ def to_device(part: Any, device: torch.device) -> Any:
 
 
 def _counted(batch: Any) -> Any:
-    """Return what a collate function made, such that it has a length: how many users' rows it holds."""
+    """Return the collated batch; wrap it if its length is not its number of users."""
     if isinstance(batch, Tensor) or (is_dataclass(batch) and hasattr(batch, "__len__")):
         return batch
     if isinstance(batch, Mapping) and not isinstance(batch, dict):

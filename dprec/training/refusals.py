@@ -1,4 +1,4 @@
-"""Refuses, in one line each, what does not fit one private update a step, in a LightningModule or a script."""
+"""Refuses features of a LightningModule, trainer or optimizer that do not fit one private update a step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refuse_hooks(module: pl.LightningModule) -> None:
 
 
 def refuse_module(trainer: pl.Trainer, module: pl.LightningModule) -> None:
-    """Refuse what a trainer has made of a module: its optimizer, schedules, loader, and who moves batches."""
+    """Refuse a trainer's optimizers, schedules, loader or hooks for moving batches, if they do not fit."""
     none = kinds("core.optimizer._MockOptimizer")  # where configure_optimizers returns None
     optimizers: list[Any] = [each for each in trainer.optimizers if not isinstance(each, none)]
     if len(optimizers) != 1:
@@ -71,7 +71,7 @@ def refuse_module(trainer: pl.Trainer, module: pl.LightningModule) -> None:
 
 
 def _overrides(holder: Any, hook: str) -> bool:
-    """Whether a module, or data module, of either package has a hook of its own."""
+    """Whether a module or data module, of either Lightning package, overrides a hook."""
     bases = kinds("LightningModule", "LightningDataModule")
     base = next((base for base in bases if isinstance(holder, base)), None)
     return base is not None and is_overridden(hook, holder, base)
@@ -96,7 +96,7 @@ def refuse_averaging(trainer: pl.Trainer) -> None:
 
 
 def refuse_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
-    """Refuse an optimizer that needs more than a gradient, or moves other parameters than those that are trained."""
+    """Refuse an optimizer that needs more than a gradient, or does not update exactly the trained parameters."""
     if not isinstance(optimizer, Optimizer):
         raise UserError(f"the optimizer is a {type(optimizer).__name__}: give one torch.optim.Optimizer")
     if type(optimizer).__module__.split(".")[0] == "opacus":
@@ -124,10 +124,10 @@ def refuse_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def refuse_losses(losses: Losses) -> None:
-    """Refuse a function that wants more, or less, than a batch."""
+    """Refuse a losses function that cannot be called with a batch alone."""
     try:
         signature = inspect.signature(losses)
-    except (TypeError, ValueError):  # of a builtin, which tells nothing
+    except (TypeError, ValueError):  # a builtin, which has no signature
         return
     try:
         signature.bind("a batch")
@@ -140,7 +140,7 @@ def refuse_losses(losses: Losses) -> None:
 
 
 def refuse_asking(model: nn.Module) -> None:
-    """Refuse a model that asks for sums over all data, which a script's data cannot answer."""
+    """Refuse a model that asks for sums over all data, which a script's data cannot compute."""
     if offers(model, AsksOfAll) and model.releases:
         raise UserError(
             f"{type(model).__name__} looks at all data before training: train it with dprec.Privacy and a datamodule"
@@ -149,7 +149,7 @@ def refuse_asking(model: nn.Module) -> None:
 
 # Switches of Lightning's Trainer that would change which users a step sees, or what it releases.
 
-# The values a run can have, and why it cannot have others.
+# The allowed values, and why others are refused.
 ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "accumulate_grad_batches": (
         (1,),
@@ -162,7 +162,7 @@ ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def refuse_switches(switches: Mapping[str, Any]) -> None:
-    """Refuse, in one line, the first of these arguments of a Trainer that has a value it cannot have."""
+    """Refuse the first of a Trainer's arguments whose value is not allowed."""
     for key, (allowed, reason) in ALLOWED.items():
         value = switches[key]
         if not any(value == choice and type(value) is type(choice) for choice in allowed):
@@ -174,5 +174,5 @@ def refuse_switches(switches: Mapping[str, Any]) -> None:
 
 
 def switches_of(trainer: pl.Trainer) -> dict[str, Any]:
-    """The same arguments, read off a trainer."""
+    """Return these arguments of a trainer."""
     return {key: getattr(trainer, key) for key in (*ALLOWED, "precision")}

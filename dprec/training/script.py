@@ -1,8 +1,8 @@
-"""Private training from a script of one's own: a loader whose draws are accounted for, and a step.
+"""Private training from your own script: a loader whose draws are accounted for, and a step.
 
-Nothing here needs Lightning. The steps are those that `Privacy` takes (`dprec.privacy.steps`); what is added is what
-Lightning's loop would have held together: that each batch is stepped once, and by the private gradient. The first lines
-of `dprec.privacy` list the files of a private run, those of `dprec` where to add a model, a strategy or an operation.
+Nothing here needs Lightning. The steps are those of `Privacy` (`dprec.privacy.steps`). This file adds what Lightning's
+loop ensures: each batch gets one step, by the private gradient. The docstring of `dprec.privacy` lists the files of a
+private run, that of `dprec` says where to add a model, a strategy or an operation.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def private(
     """Return the private training of a model: iterate over it, and step with each batch.
 
     Args:
-        model: any module; its trained parameters are those that the optimizer moves.
-        optimizer: any that takes one step a gradient.
+        model: any module; its trained parameters are those that the optimizer updates.
+        optimizer: any that takes one step for each gradient.
         data: a data set of which each item is all of one user, or a DataLoader of one, whose order is then dropped.
         losses: gives one loss per user of a batch, (B,), each from that user's row alone; `model.losses` by default.
         epsilon: the budget; iteration ends before a step that would pass it. None: ε is only reported.
         expected_batch: users in a step, on average: the loader's batch size by default.
         epochs: how often a user is drawn, on average. Give this or `steps`.
-        steps: of the whole run.
+        steps: steps of the whole run.
         loader: options of `dprec.training.loaders.private_loader`: max_users, tokens, collate_fn, num_workers, ...
-        continue_from: `promise()` of an earlier run of the same model: what is stated then holds for both together.
+        continue_from: `promise()` of an earlier run of the same model: guarantees then cover both runs together.
         privacy: other arguments of `Privacy`: delta, noise_multiplier, clipping, max_norm, sparsity, verify, ...
 
     >>> import torch
@@ -119,7 +119,7 @@ class Training:
         self._model: str | None = None  # the identity of the model that a resumed run left
 
     def __len__(self) -> int:
-        """How many steps the run takes in all, the budget permitting: what a schedule has to know."""
+        """How many steps the run takes in total, within its budget: a learning-rate schedule needs this."""
         run = self.run
         return min(self._total, run.steps + run.planned.steps_left(run.ledger, run.steps, self._total - run.steps))
 
@@ -130,7 +130,7 @@ class Training:
 
     @property
     def spent(self) -> float:
-        """ε of everything so far."""
+        """ε of all steps so far, and of the runs that this one continues."""
         return self.run.spent
 
     @property
@@ -147,7 +147,7 @@ class Training:
         return self.run.sigma
 
     def guarantee(self, assumptions: Sequence[str] = ()) -> str:
-        """Return the sentence that says what holds so far. `assumptions` are what else is taken as public."""
+        """Return the sentence that states the guarantee so far; `assumptions` list what else is taken as public."""
         self._refuse_written()
         if not self._written:
             return self.run.guarantee(assumptions)
@@ -156,7 +156,7 @@ class Training:
         return self.run.guarantee([*first, f"what the script wrote to {', '.join(self._written)} between steps"])
 
     def promise(self, assumptions: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the same, JSON-able, with ε and the ledger: for `continue_from` of the next run of this model."""
+        """Return guarantee, ε and ledger, JSON-able: for `continue_from` of the next run of this model."""
         return {**self.run.promise(assumptions), "guarantee": self.guarantee(assumptions)}
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -165,7 +165,7 @@ class Training:
             yield from batches
 
     def passes(self) -> Iterator[Iterator[list[Any]]]:
-        """Yield, for each pass over the data that is left, its batches: for what a script does once an epoch."""
+        """Yield the batches of each remaining pass over the data, so that a script can act once an epoch."""
         steps = self._begin()
         while self.run.steps < steps.last:
             yield self._pass(steps)
@@ -188,9 +188,9 @@ class Training:
 
     @contextmanager
     def public(self) -> Iterator[nn.Module]:
-        """Give the model, in eval mode and with all noise paid, to whatever is no training: evaluation, saving.
+        """Yield the model in eval mode, with all owed noise added: wrap evaluation and saving in this.
 
-        What is written to the model in here is taken to follow from nobody's data, and the sentence says so.
+        Values that are written to the model in here count as public, and the guarantee says so.
         """
         model = self.trained.module
         if self._order.phase in ("filled", "stepping"):
@@ -209,16 +209,16 @@ class Training:
                 self._after = now
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint has to hold beside model and optimizer: what is spent, and of which model."""
+        """State for a checkpoint, beside model and optimizer."""
         self._order.refuse_lost()
         if self._order.phase != "idle":
             raise UserError("a checkpoint between a draw and its step would be incomplete: save after the step")
         self._refuse_written()
-        run = self.run.state_dict()  # pays what rows owe
+        run = self.run.state_dict()  # adds the noise that rows owe
         return {"run": run, "total": self._total, "model": identity(self.trained.module), "public": [*self._written]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a run, whose model and optimizer are loaded, too; refused where it is not the same run."""
+        """Resume a run, whose model and optimizer you load, too; refuse the state of another run."""
         if self._steps is not None:
             raise UserError("a run that has begun cannot become another: load its state before the first step")
         if missing := {"run", "total", "model"} - state.keys():
@@ -230,7 +230,7 @@ class Training:
         self._model, self._written = state["model"], dict.fromkeys(state.get("public", ()))
 
     def _begin(self) -> PrivateSteps:
-        """Make ready for the first step, once: only now is it known whether the run goes on with another."""
+        """Prepare for the first step, once: before it, `load_state_dict` may still resume a run."""
         if self._steps is None:
             module, losses = self.trained.module, self.trained.losses
             if self._model is not None and identity(module) != self._model:
@@ -259,7 +259,7 @@ class Training:
 
     def _pass(self, steps: PrivateSteps) -> Iterator[list[Any]]:
         pending = self._order.pending_batch
-        if self._order.phase == "drawn" and pending is not None:  # by a loop that ended: the same draw again
+        if self._order.phase == "drawn" and pending is not None:  # the loop ended before its step: the same draw again
             yield pending
         self._order.refuse_skipped()
         self._batches.step = self.run.steps  # a loader may have drawn ahead of what was trained on
@@ -271,7 +271,7 @@ class Training:
                     self._loading.refuse_left()
                     return
                 batch = self._loading.transfer(drawn)
-                self._refuse_written()  # also by what makes batches
+                self._refuse_written()  # the loader must not write to the model, either
                 steps.draw(batch)
             self._order.drawn(batch)
             yield batch
@@ -285,7 +285,7 @@ class Training:
         return {**quick_state(held(self.trained.module, self._owing())), **self.run.strategies.table_versions}
 
     def _owing(self) -> list[int]:
-        """Return the ids of tables that pay noise as they are read."""
+        """Return the ids of tables whose rows get owed noise when they are read."""
         return [id(table) for table in self.run.strategies.tables_owing_noise.values()]
 
     def _before_update(self) -> None:

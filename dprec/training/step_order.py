@@ -1,4 +1,4 @@
-"""The order of a run's steps: a batch is drawn, its gradient is made, the optimizer steps by it, then the next.
+"""The order of a run's steps: a batch is drawn, its gradient is made, the optimizer takes its step.
 
 Hooks on the optimizer report its steps. A call out of this order is refused in one line.
 """
@@ -22,12 +22,12 @@ Phase = Literal["idle", "lost", "drawn", "filled", "stepping"]
 
 
 class StepOrder:
-    """Where a script, or Lightning, stands in its step.
+    """State machine of a step: drawn, filled, stepping, idle; lost if an error ended a draw.
 
     Args:
         optimizer: takes the steps.
-        before_update: is called in the optimizer's step, right before it changes any weight.
-        after_update: is called in it, right after.
+        before_update: called in the optimizer's step, right before it changes any weight.
+        after_update: called in the optimizer's step, right after it.
         by_closure: whether the optimizer's closure makes the gradient, as in Lightning's automatic optimization.
     """
 
@@ -44,8 +44,8 @@ class StepOrder:
         self._optimizer: Any = optimizer
         self._before_update, self._after_update, self._by_closure = before_update, after_update, by_closure
         self._gradients: FilledGradients | None = None
-        self._depth = 0  # of optimizers' steps within steps
-        for handle in getattr(optimizer, "_dprec_hooks", ()):  # a training before this one, which is over
+        self._depth = 0  # how deep optimizers' steps are nested
+        for handle in getattr(optimizer, "_dprec_hooks", ()):  # an earlier training's
             handle.remove()
         self._hooks = (
             optimizer.register_step_pre_hook(self._before_step),
@@ -60,7 +60,7 @@ class StepOrder:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Draw a batch within. After an error or Ctrl-C no step may follow: it may reveal who was drawn."""
+        """A context for a draw. After an error or Ctrl-C no step may follow: it may reveal who was drawn."""
         try:
             yield
         except BaseException as error:
@@ -87,7 +87,7 @@ class StepOrder:
         self._gradients, self.phase = gradients, "filled"
 
     def put_back(self) -> None:
-        """Give every parameter its gradient again, after a zero_grad that took it away."""
+        """Restore every parameter's gradient, which a zero_grad removed."""
         if self._gradients is not None:
             self._gradients.put_back()
 
@@ -113,13 +113,13 @@ class StepOrder:
         """Refuse to go on after a draw that an error ended."""
         if self.phase == "lost":
             raise UserError(
-                f"an error ended a draw ({self._lost}), and training on would reveal who was in it: mend it, such as "
-                "by max_users, and restart from what was saved"
+                f"an error ended a draw ({self._lost}), and training on would reveal who was in it: fix the cause, "
+                "such as by max_users, and restart from what was saved"
             )
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._depth += 1
-        if self._depth > 1:  # an optimizer whose step calls another one's
+        if self._depth > 1:  # this optimizer's step calls another's
             return None
         with self._ending():
             if self._by_closure and "closure" in kwargs:
@@ -130,14 +130,14 @@ class StepOrder:
         return None
 
     def _after_closure(self, closure: Callable[[], Any]) -> Any:
-        """Make the gradient, and whatever else a closure does; nothing comes between this and the optimizer's step."""
+        """Run the closure, which makes the gradient; the optimizer's step follows directly."""
         with self._ending():
             loss = closure()
             self.allow_step()
         return loss
 
     def allow_step(self) -> None:
-        """Let the optimizer step by the private gradient as it was made."""
+        """Allow the optimizer's step if the private gradient is unchanged; refuse it otherwise."""
         if self.phase != "filled" or self._gradients is None:
             raise UserError(
                 "optimizer.step() without a private gradient: call training.backward(batch) once before it, or let "
@@ -163,7 +163,7 @@ class StepOrder:
             self._after_update()
 
 
-# Between private steps: the gradient stays as it was made, and nothing but the optimizer moves the weights.
+# Between private steps, the gradient must stay as it was made, and only the optimizer may change the weights.
 
 
 class FilledGradients:
@@ -175,7 +175,7 @@ class FilledGradients:
         self._state = self._now()
 
     def put_back(self) -> None:
-        """Give every parameter its gradient again, after a zero_grad that took it away."""
+        """Restore every parameter's gradient, which a zero_grad removed."""
         for name, parameter in self._parameters.items():
             parameter.grad = self._made[name]
 
