@@ -19,28 +19,28 @@ from dprec_kernels.normals import Source
 from dprec_kernels.paths import by_numpy
 from dprec_kernels.row_noise import PLACES, STREAMS, WIDEST, RowNoise
 
-# A sum is rounded differently with and without one of its users. So are the others' shares, on a processor that rounds
-# by the shape of the batch. So the noise covers the clipping norm, plus `ROUNDING` of it, plus `DRIFT` of it for each
-# user that a step may have. In batches of equal users, whose differences add up, 8e-7 per user was seen, and 2.4e-6
-# where gradients are as close to rounding error as `gradients/clipping` allows.
+# A sum is rounded differently with and without one of its users. So are the others' shares, on a processor whose
+# rounding depends on the batch's shape. So the noise covers the clipping norm, plus `ROUNDING` of it, plus `DRIFT` of
+# it for each user that a step may have. In batches of equal users, whose differences add up, 8e-7 per user was
+# measured, and 2.4e-6 for gradients as close to rounding error as `gradients/clipping` allows.
 ROUNDING = 1e-4
 DRIFT = 3e-6
 CHUNK = AT_ONCE  # normals drawn at a time
 STEP = 2.0**-53  # from one uniform to the next
 POSITIVE = (1 << 63) - 1  # the bits of a number without its sign
 UNIT = 2.0**-63
-SMALL = 2.0**-20  # uniforms below get more bits
-WIDTH = 1 << 10  # numbers of a row, where noise that is a function of its place is added to a vector
-ON_DEVICE = 1  # what tells the entropy of devices' keys from that of the CPU's stream
+SMALL = 2.0**-20  # uniforms below this get more bits
+WIDTH = 1 << 10  # numbers in a row, if noise that is a function of its place is added to a vector
+ON_DEVICE = 1  # separates the keys of other devices from that of the CPU's stream
 
 
 def rounding(most: float) -> float:
-    """Return how much further than the clipping norm one user may move a sum over at most so many, in parts of it."""
+    """Return how much more than the clipping norm one user may move a sum over `most` users, relative to it."""
     return ROUNDING + DRIFT * most
 
 
 def most_users(expected_batch: float) -> int:
-    """Return how many users a step may have: more of them are drawn with a probability below 1e-13, if any can be.
+    """Return how many users a step may have: a draw has more with a probability below 1e-13.
 
     >>> most_users(1024)
     1296
@@ -52,7 +52,7 @@ class GaussianNoise:
     """Adds independent N(0, std²) to tensors in place.
 
     Without a seed the stream is keyed by the operating system's entropy and cannot be repeated. With a seed
-    it is a fixed function of (seed, step), only for tests and comparisons: whoever knows the seed can
+    it is a fixed function of (seed, step), only for tests and comparisons: anyone who knows the seed can
     subtract the noise, so such a run is not private.
 
     On CPU the source is AES under a 128-bit key, not torch's generator, for two reasons: torch's mt19937 is seeded with
@@ -83,16 +83,16 @@ class GaussianNoise:
         self._angle, self._size = (_room(CHUNK // 2, torch.float32) for _ in range(2))
         self._stream = KeyStream(0)
         self._key: int | None  # of 128 bits, for noise that is a function of its place
-        self._keys: int  # of this step so far
-        self._calls: int  # of this key so far
+        self._keys: int  # keys of this step so far
+        self._calls: int  # calls of this key so far
         self._restart(0)
 
     def join(self, ranks: Ranks) -> None:
-        """Draw what all processes of a run draw, from now on."""
+        """From now on, draw the same noise as all other processes of the run."""
         self.ranks = ranks
 
     def at(self, step: int) -> GaussianNoise:
-        """Self, with a stream that depends only on this step and the seed.
+        """Return self, with a stream that depends only on this step and the seed.
 
         A resumed run neither repeats noise nor depends on earlier draws. Without a seed the stream starts from fresh
         entropy, so a copy of this object or a forked process never repeats it. The processes of a run start from
@@ -108,7 +108,7 @@ class GaussianNoise:
         self.add_all_([tensor], std)
 
     def add_all_(self, tensors: Sequence[Tensor], std: float) -> None:
-        """Do the same with several, as if one after the other: on a GPU in one launch for all of a type."""
+        """Add noise to several tensors, as if one after the other; a GPU needs one launch for each dtype."""
         for tensor in tensors:
             if tensor.dtype not in (torch.float32, torch.float64):
                 raise TypeError(f"noise is added in float32 or float64, not {tensor.dtype}")
@@ -130,8 +130,8 @@ class GaussianNoise:
     def __call__(self, out: Tensor, rows: Tensor) -> Tensor:
         """Fill out (n, d) with standard normals that do not depend on the rows: a source of noise for tables.
 
-        Where `out` is float32 the normals are float32, at half the time: radii from 63-bit uniforms, which reach 9.4
-        standard deviations, and angles from 32-bit ones.
+        If `out` is float32 the normals are float32 and take half the time: radii come from 63-bit uniforms, which
+        reach 9.4 standard deviations, and angles from 32-bit ones.
         """
         if not by_numpy(out):
             self.placed()(out, rows)
@@ -148,16 +148,16 @@ class GaussianNoise:
         return out
 
     def beside(self, values: Tensor) -> Source:
-        """Return the source for normals that are added to these values: off the CPU, one that kernels draw from."""
+        """Return the source of noise for these values; not on the CPU, one that kernels draw from."""
         return self if by_numpy(values) else self.placed()
 
     def placed(self, calls: int = 1) -> RowNoise:
-        """Return noise of this step that is a function of its place, and that no other call gets.
+        """Return noise of this step that is a function of its place; no other call gets the same.
 
-        That of several calls is of this stream and of as many after it.
+        For several calls, it uses this stream and the next ones.
 
-        Each step has its own key, and each call its own stream. So somebody who recovered a key from released noise,
-        for which no attack is known, would know this step's noise only.
+        Each step has its own key, and each call its own stream. No attack is known that recovers a key from released
+        noise; it would reveal the noise of one step only.
         """
         if self._key is None or self._calls + calls > STREAMS:
             self._key, self._calls = key_of(self._entropy, self._step, ON_DEVICE, self._keys), 0
@@ -177,7 +177,7 @@ class GaussianNoise:
         torch.sin(angle[:rest], out=out[half:]).mul_(size[:rest])
 
     def uniforms(self, count: int) -> Tensor:
-        """Return float64 numbers from 0 up to, but without, 1, from the same stream."""
+        """Return float64 numbers in [0, 1) from the same stream."""
         return self._stream.uniforms(count)
 
     def exponentials(self, count: int) -> Tensor:
@@ -198,9 +198,9 @@ class GaussianNoise:
         return out
 
     def _logarithms(self, words: Tensor, out: Tensor) -> Tensor:
-        """Write the logarithms of uniform numbers above 0, made of these words, over `out`."""
+        """Fill `out` with the logarithms of uniform numbers above 0, made from these words."""
         out.copy_(words.bitwise_and_(POSITIVE)).mul_(UNIT)
-        if float(out.min()) < SMALL:  # whose few bits would end the tails
+        if float(out.min()) < SMALL:  # with few bits, the tails would be too short
             few = (out < SMALL).nonzero().squeeze(1)
             out[few] += (self.uniforms(len(few)) + STEP) * UNIT
         return out.log_()
@@ -211,7 +211,7 @@ class GaussianNoise:
 
 
 def _room(count: int, dtype: torch.dtype) -> Tensor:
-    """Return memory of the host, whatever torch's default type and device are."""
+    """Return memory on the CPU, whatever torch's default dtype and device are."""
     return torch.empty(count, dtype=dtype, device="cpu")
 
 

@@ -1,4 +1,4 @@
-"""Random bits: AES in counter mode. No way is known to tell them from fair coins without the key."""
+"""Random bits: AES in counter mode. No known attack distinguishes them from fair coins without the key."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 AT_ONCE = 1 << 16  # numbers of 64 bits: 512 KiB stay in the second-level cache
 BLOCK = 16  # bytes of AES
-ZEROS = memoryview(bytes(8 * AT_ONCE))  # what is encrypted
+ZEROS = memoryview(bytes(8 * AT_ONCE))  # the text that AES encrypts
 
 
 def key_of(*given: int) -> int:
-    """Return 128 bits of a hash of some whole numbers; no way leads back to one of 256 bits of entropy.
+    """Return 128 bits of a hash of whole numbers; a number with 256 bits of entropy cannot be recovered from it.
 
     >>> key_of(1, 23) == key_of(12, 3)
     False
@@ -26,7 +26,7 @@ def key_of(*given: int) -> int:
 
 
 class KeyStream:
-    """The bits that a key of 128 bits stands for, one after the other, for one thread.
+    """The stream of bits that a 128-bit key generates, for one thread.
 
     >>> stream = KeyStream(7)
     >>> first = stream.words(3).tolist()
@@ -40,14 +40,14 @@ class KeyStream:
         self.begin(key, taken)
 
     def begin(self, key: int, taken: int = 0) -> None:
-        """Go on with another key, of whose bits so many bytes are taken."""
+        """Continue with another key, after its first `taken` bytes."""
         self._key, self._taken = key, taken
         counter = (taken // BLOCK).to_bytes(BLOCK, "big")
         self._cipher = Cipher(algorithms.AES(key.to_bytes(BLOCK, "little")), modes.CTR(counter)).encryptor()
         self._cipher.update(bytes(taken % BLOCK))
 
     def words(self, count: int) -> Tensor:
-        """Return so many whole numbers of 64 bits, at most `AT_ONCE`, in memory that the next call gets too."""
+        """Return `count` 64-bit integers, at most `AT_ONCE`, in memory that the next call overwrites."""
         if count > AT_ONCE:
             raise ValueError(f"{count} words are more than {AT_ONCE} at once")
         size = 8 * count
@@ -56,7 +56,7 @@ class KeyStream:
         return self._words[:count]
 
     def uniforms(self, count: int) -> Tensor:
-        """Return float64 numbers of 53 bits from 0 up to, but without, 1."""
+        """Return float64 numbers of 53 bits in [0, 1)."""
         found = torch.empty(count, dtype=torch.float64, device="cpu")
         for part in found.split(AT_ONCE):
             part.copy_(self.words(len(part)).bitwise_and_((1 << 53) - 1)).mul_(2.0**-53)

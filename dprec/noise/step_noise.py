@@ -9,31 +9,31 @@ from dprec.noise.gaussian import GaussianNoise, most_users, rounding
 
 @dataclass(frozen=True)
 class StepNoise:
-    """The noise of all that a step releases together, choices of rows included.
+    """The noise of everything that a step releases, choices of rows included.
 
     >>> round(StepNoise(GaussianNoise(), multiplier=2.0, expected_batch=100.0).std(0.5), 3)
     1.001
     """
 
     source: GaussianNoise
-    multiplier: float  # σ, per what one user may move
-    expected_batch: float  # users, by which sums are divided
+    multiplier: float  # σ, relative to the most that one user may move
+    expected_batch: float  # users; sums are divided by it
     at_most: float | None = None  # users of a step, a public number; None: `most_users` of the expected batch
 
     @property
     def most(self) -> float:
-        """How many users a step may have: a sum over them is rounded, which the noise covers too."""
+        """How many users a step may have; the noise also covers the rounding of a sum over them."""
         return most_users(self.expected_batch) if self.at_most is None else self.at_most
 
     @property
     def rounding(self) -> float:
-        """How much further than its bound one user may move a sum of a step, relative to that bound."""
+        """How much more than its bound one user may move a sum of a step, relative to that bound."""
         return rounding(self.most)
 
     def std(self, bound: float, factor: float = 1.0) -> float:
-        """Return the standard deviation for what one user moves by `bound`, at `factor` times the multiplier."""
+        """Return the noise's standard deviation for a sum that one user moves by at most `bound`."""
         return self.nominal_std(bound, factor) * (1 + self.rounding)
 
     def nominal_std(self, bound: float, factor: float = 1.0) -> float:
-        """Return what `std` would be if nothing were rounded: for estimates of what noise does, never for noise."""
+        """Return `std` without the margin for rounding: for estimates of the noise's effect, never for noise."""
         return self.multiplier * factor * bound
