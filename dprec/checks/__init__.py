@@ -1,28 +1,27 @@
-"""Refusals, before the first step and at each: batches that are not the draw, ways round the private gradient.
+"""Refusals, before the first step and at each: batches that are not the draw, updates without the private gradient.
 
-`checks` looks at the model, the data and the training; `verify` compares what users add with plain autograd.
+`checks` looks at the model, the data and the training; `verify` compares users' gradients with plain autograd.
 
 What a model, its data or its training may not do, and which file refuses it:
 
-    mix users in an operation such as batch_norm              gradients/tape; of others gradients/alone takes care
-    let other users move a user's gradient in any other way   verify/self_check, at the first steps and random ones
-    keep something of users that moves later gradients        verify/self_check
-    say that it mixes users, or have hooks of Opacus          bypass
+    mix users in an operation such as batch_norm              gradients/tape; gradients/alone handles others
+    let other users change a user's gradient otherwise        verify/self_check, at the first steps and random ones
+    keep something of users that changes later gradients      verify/self_check
+    declare that it mixes users, or have hooks of Opacus      bypass
     write to a parameter or a buffer within a step            state
-    move a parameter by a gradient that is not private        bypass
+    update a parameter by a gradient that is not private      bypass
     take a step without the private gradient, or two          training/step_order
     give a batch that is not what the sampler drew            loading
     have no row of its own for a drawn user, or two           loading
     let a user's rows of a table depend on other users        sparsity/rows: choosing, counts
-    use a table as a whole that a strategy rules              sparsity/rows/table_strategies
+    use a whole table that has a strategy                     sparsity/rows/table_strategies
     take more than one optimizer or gradient a step           training/refusals
     run a backward pass of its own, or change gradients       gradients/tape, bypass
-    compute in less precision than the guarantee says         gradients/uses/low_precision, arithmetic
+    compute in less precision than the guarantee states       gradients/uses/low_precision, arithmetic
     change what Lightning's trainer does with a step          training/refusals, run/trainer; with several devices
                                                               distributed/replicas
     change it from a script                                   training: step_order, refusals
 
-Not refused but taken care of: `entropy` finds the generators that masks are drawn from and reseeds them, and
-`training/callback` keeps out of a checkpoint what is not private. `same_draws` gives two passes of `verify` the same
-random numbers.
+Handled, not refused: `entropy` finds the generators of masks and reseeds them; `training/callback` keeps what is not
+private out of checkpoints. `same_draws` gives two passes of `verify` the same random numbers.
 """

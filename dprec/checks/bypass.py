@@ -1,4 +1,4 @@
-"""Ways round the private gradient that a model or its training could take, each refused in one line."""
+"""Refuses ways in which a model or its training could bypass the private gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dprec.errors import UserError
 
 
 def refuse_model(model: nn.Module) -> None:
-    """Refuse a model that says itself that it mixes users, or of which no step can move a parameter."""
+    """Refuse a model that declares that it mixes users, or has a parameter that no step can update."""
     if offers(model, MixesUsers) and model.mixes_users:
         raise UserError(f"{type(model).__name__} cannot be trained privately: {model.mixes_users}")
     for name, parameter in model.named_parameters():
@@ -31,7 +31,7 @@ def refuse_model(model: nn.Module) -> None:
 
 
 def _unusable(parameter: nn.Parameter) -> str | None:
-    """Return why no step can move a parameter, and what to do."""
+    """Return why no step can update a parameter, and what to do; None if steps can."""
     if isinstance(parameter, UninitializedParameter):
         return "has no size yet: call the model on a batch first"
     if parameter.is_complex():
@@ -47,10 +47,10 @@ def _unusable(parameter: nn.Parameter) -> str | None:
 
 
 def refuse_shared_memory(model: nn.Module, owing: Mapping[str, nn.Parameter]) -> None:
-    """Refuse trained parameters that lie in the memory of others, and tables that pay as read under a second name.
+    """Refuse trained parameters that share memory, and tables of `owing` that have a second name.
 
-    A step moves each parameter by itself. If a table is read under another name, its schedule does not learn of it, and
-    rows would be read without the noise that they owe.
+    A step updates each parameter by itself. If a table is read under another name, its noise schedule does not notice,
+    and rows would be read without the noise that they owe.
     """
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     for (one, own), (other, its) in pairwise(sorted(trained, key=lambda named: _extent(named[1]))):
@@ -69,7 +69,7 @@ def refuse_shared_memory(model: nn.Module, owing: Mapping[str, nn.Parameter]) ->
 
 
 def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield what a model holds: parameters, buffers, and tensors in plain attributes and their lists."""
+    """Yield a model's tensors: parameters, buffers, and tensors in plain attributes and their lists."""
     yield from (*model.named_parameters(), *model.named_buffers())
     for path, part in model.named_modules():
         for name, value in vars(part).items():
@@ -96,7 +96,7 @@ def _of_opacus(owner: Any) -> bool:
 
 
 def refuse_gradient_hooks(model: nn.Module) -> None:
-    """Refuse hooks on the gradient of a trained parameter: no backward pass makes the private one."""
+    """Refuse hooks on a trained parameter's gradient: no backward pass computes the private one."""
     for name, parameter in model.named_parameters():
         hooks: Any = parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
         if hooks and parameter.requires_grad:
@@ -107,7 +107,7 @@ def refuse_gradient_hooks(model: nn.Module) -> None:
 
 
 def refuse_other_gradients(model: Any, optimizer: Optimizer, private: Collection[int]) -> None:
-    """Refuse a step that would move a parameter by a gradient not among these, which are given by `id`."""
+    """Refuse a step with a gradient of a parameter whose `id` is not in `private`."""
     moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if any(id(parameter) not in private for parameter in moved):
         raise UserError(

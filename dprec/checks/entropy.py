@@ -1,7 +1,7 @@
 """The random generators that models, data sets and collate functions draw from.
 
-A mask that somebody can redraw tells where a user stood in the batch. So in a private run every generator that can be
-found starts from the operating system's entropy: before the first batch is made, and again at every step.
+A mask that can be drawn again reveals a user's place in the batch. So a private run reseeds every generator that it
+finds from the operating system's entropy: before the first batch, and again at every step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, get_worker_info
 
 _WORDS = slice(24, 24 + 8 * 624)  # in the bytes of a CPU generator's state
-_LEGACY = np.random.mtrand._rand  # what np.random.rand and its like draw from
+_LEGACY = np.random.mtrand._rand  # the generator of np.random.rand and similar functions
 
 
 class Streams:
@@ -36,7 +36,7 @@ class Streams:
         self._each: list[Any] = [random, _LEGACY, *generators(holders)]
 
     def reseed(self) -> None:
-        """Start every one from entropy of its own."""
+        """Seed each generator from its own entropy."""
         torch.manual_seed(secrets.randbits(63))  # on every device
         for each in self._each:
             _start(each, secrets.randbits(63))
@@ -45,16 +45,16 @@ class Streams:
                 _fill(each)
 
     def fix(self, seed: int) -> None:
-        """Start all but torch's global ones from a seed."""
+        """Seed all generators except torch's global ones."""
         for each in self._each:
             _start(each, seed)
 
     def states(self) -> bytes:
-        """Return where all but torch's global ones are."""
+        """Return the states of all generators except torch's global ones."""
         return pickle.dumps([_state(each) for each in self._each])
 
     def position(self) -> Callable[[], None]:
-        """Return what puts all of them, torch's on a GPU too, back to where they are now.
+        """Return a function that restores the present state of all generators, torch's on a GPU too.
 
         >>> put_back = Streams().position()
         >>> first = torch.rand(3), np.random.rand()
@@ -76,7 +76,7 @@ class Streams:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Leave all of them as they are found."""
+        """Restore all generators when the context ends."""
         put_back = self.position()
         try:
             yield
@@ -96,11 +96,11 @@ def _start(each: Any, seed: int) -> None:
 
 
 def _fill(generator: torch.Generator) -> None:
-    """Fill a CPU generator's state with entropy: of a seed it keeps 32 bits, which can be tried out."""
+    """Fill a CPU generator's state with entropy: a seed has 32 bits, which an attacker can try out."""
     state = generator.get_state()
     held = state.numpy()[_WORDS].view(np.uint64)
     held[:] = np.frombuffer(secrets.token_bytes(4 * len(held)), np.uint32)
-    generator.set_state(state)  # as after a seed, the next draw makes new words of all of them
+    generator.set_state(state)  # as after a seed, the next draw recomputes the whole state
 
 
 def _state(each: Any) -> Any:
@@ -123,7 +123,7 @@ def _restore(each: Any, state: Any) -> None:
 
 
 class FreshWorkers:
-    """A loader's `worker_init_fn` after which its process draws from entropy of its own."""
+    """A loader's `worker_init_fn` that reseeds the worker's generators from their own entropy."""
 
     def __init__(self, first: Callable[[int], None] | None, holders: Sequence[Any]) -> None:
         self._first, self._holders = first, holders
@@ -135,17 +135,17 @@ class FreshWorkers:
         Streams([*self._holders, *([] if info is None else [info.dataset])]).reseed()
 
 
-# Generators that objects hold in plain attributes.
+# Types of generators that objects hold in plain attributes.
 
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _DEEP = 3  # attributes of attributes: a subset of a data set, a collate function in another
-_MANY = 100  # entries of a list or mapping beyond which nobody looks for generators in it
+_MANY = 100  # lists and mappings with more entries are not searched
 _OF_THE_RUN = ("_trainer", "_fabric")
 
 
 def generators(holders: Iterable[Any]) -> list[Any]:
-    """Return the generators that these objects hold as attributes, as do their data sets, modules and functions.
+    """Return the generators in the attributes of these objects and of their data sets, modules and functions.
 
     >>> class Noisy(nn.Module):
     ...     draws = None
@@ -174,7 +174,7 @@ def _found(value: Any, deep: int, met: dict[int, Any]) -> Iterator[Any]:
             own |= dict(value.named_modules())
         elif not callable(value) and not isinstance(value, Dataset) and deep < _DEEP:
             own = {name: held for name, held in own.items() if isinstance(held, GENERATORS)}
-        for held in (getattr(value, "__self__", None), getattr(value, "func", None)):  # of a method, of a partial
+        for held in (getattr(value, "__self__", None), getattr(value, "func", None)):  # a method's, a partial's
             yield from _found(held, deep, met)
         for name, inner in own.items():
             if name not in _OF_THE_RUN:

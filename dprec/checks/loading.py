@@ -1,7 +1,7 @@
-"""The batches that a loader makes: of the users that a step has drawn, and of any few users alone.
+"""The batches that a loader makes: of the users that a step has drawn, and of any other users.
 
-Accounting counts the sampler's draws, clipping bounds rows. That these are the same is checked here: each batch has a
-row for each user that the sampler drew for this very step, and a user alone makes one row.
+Accounting counts the sampler's draws, clipping bounds rows. This file checks that they agree: each batch has one row
+for each user that the sampler drew for this step.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dprec.gradients.uses.batches import batch_tensors, select_alone, selects
 
 
 class Loading:
-    """The users of a run as its loader makes batches of them, and `transfer` brings these to the model.
+    """Makes batches of a run's users by its loader; `transfer` moves them to the model's device.
 
-    `holders` are what may hold generators of its own, beside data set and collate function.
+    `holders` are objects that may hold generators, besides data set and collate function.
     """
 
     def __init__(
@@ -46,24 +46,24 @@ class Loading:
         return users
 
     def deal(self, ranks: Ranks) -> None:
-        """Let each process draw users of its own, and of each user what all others would."""
+        """Give each process its own users; random draws for a user are the same in every process."""
         deal(self.sampler, ranks)
         if ranks.size > 1 and offers(self.dataset, DrawsOfEach):
             self.dataset.draw_by(ranks.shared(secrets.randbits(128)))
 
     def forget_seeds(self) -> None:
-        """Draw masks and augmentation from the operating system's entropy, in this process and in workers to come.
+        """Draw masks and augmentation from the operating system's entropy, in this process and in later workers.
 
-        One that can be redrawn is no secret, and where it falls depends on who is in the batch.
+        A mask that can be drawn again is no secret, and it depends on who is in the batch.
         """
         self.streams.reseed()
         first = self._loader.worker_init_fn
         if not isinstance(first, FreshWorkers):
             self._loader.worker_init_fn = FreshWorkers(first, [self._collate])
-        self._loader._iterator = None  # persistent workers that were started before draw from seeds of before
+        self._loader._iterator = None  # persistent workers started earlier would keep their old seeds
 
     def drawn(self, step: int) -> Sequence[int]:
-        """Return the users that were drawn for the batch of this step, in the sampler's order; to be called once."""
+        """Return the users that were drawn for this step's batch, in the sampler's order; call it once a step."""
         draw = self.sampler.served()
         if draw is None or draw[0] != step:
             raise UserError(
@@ -82,7 +82,7 @@ class Loading:
             )
 
     def of(self, users: Sequence[int]) -> list[Any]:
-        """Return the micro-batches of these users alone, as training would get them, less empty ones."""
+        """Return the micro-batches of these users alone, as training would get them, without empty ones."""
         whole: Any = getattr(self.dataset, "__getitems__", None)
         try:
             batch = self._collate(whole(list(users)) if whole else [self.dataset[user] for user in users])
@@ -100,10 +100,10 @@ class Loading:
         return [part for part in batch if len(part)]
 
     def batch_of_one(self, part: Any, place: int, users: Sequence[int]) -> Any:
-        """Return the batch that one user of a micro-batch is alone; these users are in the step.
+        """Return the batch of one user of a micro-batch alone; `users` are those of the step.
 
-        A row of a batch that has no `select` may be as long as others' histories ask for. So it is taken only if the
-        data makes the same of one of the users alone.
+        Without `select`, a row of a batch may be padded for others' longer histories. So it is used only if the data
+        gives the same row for one of the users alone.
         """
         own = select_alone(part, place)
         if selects(part):
@@ -133,11 +133,11 @@ class Loading:
             )
 
     def hold(self, batch: list[Any]) -> None:
-        """Remember this batch, which was checked: it must not change before its gradient is taken."""
+        """Keep this checked batch: it must not change before its gradient is computed."""
         self._held, self._single_batches = (batch, _versions(batch)), None
 
     def refuse_other(self, batch: Any) -> None:
-        """Refuse a batch that is not the one held, or was changed since."""
+        """Refuse a batch that is not the one that `hold` got, or was changed since."""
         if self._held is None or self._held[0] is not batch or self._held[1] != _versions(batch):
             raise UserError(
                 "the gradient is asked for another batch than was drawn, or one that was changed since: change rows "
@@ -145,7 +145,7 @@ class Loading:
             )
 
     def empty_batch(self) -> None:
-        """Empty the batch whose gradient is taken: what hooks make of it afterwards would get no noise."""
+        """Empty the batch after its gradient: what hooks computed from it later would get no noise."""
         if self._held is not None:
             self._held[0].clear()
             self._held = None
@@ -166,7 +166,7 @@ def _numbers(part: Any) -> Any:
 def _equal(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    if one.is_floating_point():  # a worker may add up in another order
+    if one.is_floating_point():  # a worker may sum in another order
         return torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)
     return torch.equal(one, other)
 

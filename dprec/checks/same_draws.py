@@ -1,8 +1,8 @@
-"""Random numbers that are the same whoever else is in the batch.
+"""Random numbers for a user that do not depend on the other users in the batch.
 
-torch's generators fill a tensor in blocks, so that a number depends on how many come after it: with a longer history
-in the batch, all users' draws are others. Here a number follows from the operation's place in the program and from its
-own place in the tensor. What is made of it need not have the very law: checks ask whether users touch each other.
+torch's generators fill a tensor in blocks, so that a number depends on how many come after it: a longer history in the
+batch changes all users' draws. Here a number depends on the operation's place in the program and on its own place in
+the tensor. Its distribution may differ slightly from torch's: checks only test whether users affect each other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dprec.gradients.uses.batches import batch_tensors
 
 
 class SameDraws(TorchFunctionMode):
-    """Random numbers that depend on nothing but how many random operations came before, and their place; no dropout.
+    """Random numbers that depend only on the number of random operations before, and on their place; no dropout.
 
-    A user so meets the same negatives and the same noise whoever else is there, and however long their histories are.
-    `batch` says which rows are a user's; without one there is one user. `by_user` says whether anything was drawn for
-    each user all the same: by a law that is not known here, by size, or by other generators than torch's global ones:
-    `streams`, which by default are Python's and NumPy's.
+    So a user gets the same negatives and the same noise with any other users and any lengths of their histories.
+    `batch` defines which rows are a user's; without it there is one user. `by_user` is True if users' draws may still
+    depend on others: draws from a distribution not known here, by size, or from generators other than torch's global
+    ones (`streams`, by default Python's and NumPy's).
     """
 
     def __init__(self, batch: Any = None, streams: Streams | None = None) -> None:
@@ -51,7 +51,7 @@ class SameDraws(TorchFunctionMode):
         self._put_back()
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _OWN_WAY and operation_name(func) not in RANDOM:  # nearly all of what is asked
+        if func not in _OWN_WAY and operation_name(func) not in RANDOM:  # nearly all calls
             return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
         if func in _DROPOUTS:
@@ -70,7 +70,7 @@ class SameDraws(TorchFunctionMode):
         if operation_name(func) not in RANDOM:
             return func(*args, **kwargs)
         if func is torch.randperm and args[:1] == (self.users,) and self.users not in self._lengths:
-            return torch.arange(self.users).flip(0)  # of users, who are one alone
+            return torch.arange(self.users).flip(0)  # a permutation of users
         self._restart()
         found = fixed(func, tuple(args), kwargs, partial(self._uniform, self._operations))
         known = found is not NotImplemented
@@ -84,7 +84,7 @@ class SameDraws(TorchFunctionMode):
         return drawn(operation, shape, device, self._own(shape))
 
     def _own(self, shape: Size) -> int:
-        """Return how many rows of a tensor of this shape are each user's; 0 where that cannot be told."""
+        """Return how many rows of a tensor of this shape belong to each user; 0 if unknown."""
         if not shape or self.users in self._lengths:  # one for each user, or for each position?
             return 0
         own = shape[0] // self.users
@@ -106,7 +106,7 @@ _OWN_WAY = frozenset(
 )
 
 
-# Random operations whose numbers are each a function of their place alone.
+# Random operations whose numbers depend on their place only.
 
 _STEPS = (-7046029254386353131, -4417276706812531889, 1609587929392839161, 3533129223373270297)  # odd: none is lost
 _MIX = (-4658895280553007687, -7723592293110705685)
@@ -115,7 +115,7 @@ _MIX = (-4658895280553007687, -7723592293110705685)
 def drawn(operation: int, shape: Size, device: torch.device, own: int = 0) -> Tensor:
     """Return float64 numbers between 0 and 1, each a function of the operation's number and its own place.
 
-    Where `own` rows are each user's, a place is that among the user's rows: all users have the same numbers.
+    If `own` rows belong to each user, a place counts within the user's rows: all users have the same numbers.
     """
     state = torch.full((), operation, dtype=torch.int64, device=device) * _STEPS[0]
     for dim, size in enumerate(shape):
@@ -127,14 +127,14 @@ def drawn(operation: int, shape: Size, device: torch.device, own: int = 0) -> Te
 
 
 def _mixed(state: Tensor) -> Tensor:
-    """Return splitmix64's finish: every bit depends on all."""
+    """Return splitmix64's final mix: every bit depends on all bits."""
     for shift, factor in zip((30, 27), _MIX, strict=True):
         state = (state ^ ((state >> shift) & ((1 << (64 - shift)) - 1))) * factor
     return state ^ ((state >> 31) & ((1 << 33) - 1))
 
 
 def fixed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], uniform: _Uniform) -> Any:
-    """Return what the operation would draw, by `uniform` numbers; `NotImplemented` where its law is not known here."""
+    """Return the operation's draw, from `uniform` numbers; `NotImplemented` if its distribution is not known here."""
     law = _LAWS.get(operation_name(func))
     if law is None or kwargs.get("generator") is not None or kwargs.get("out") is not None:
         return NotImplemented
@@ -157,7 +157,7 @@ class _Given:
         return self._args[place] if len(self._args) > place else self._kwargs.get(name, default)
 
     def whole(self, u: Tensor, first: int) -> Tensor:
-        """Return whole numbers, whose range is given from this place on as (to) or (from, to)."""
+        """Return integers; the arguments from `first` on give their range as (to) or (from, to)."""
         ends = [value for value in self._args[first:] if isinstance(value, int)]
         low, high = self._kwargs.get("low", self._kwargs.get("from")), self._kwargs.get("high", self._kwargs.get("to"))
         high = ends.pop() if high is None and ends else 1 << 24 if high is None else high

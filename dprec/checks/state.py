@@ -1,6 +1,6 @@
-"""Whether parameters or buffers were written to between two moments, by their versions and cheap sums.
+"""Detects writes to parameters or buffers between two moments, by their versions and cheap sums.
 
-Whatever `losses(batch)` writes to them is released, or moves later losses, without noise.
+Whatever `losses(batch)` writes to them is released, or changes later losses, without noise.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from dprec.errors import MixedUsers, UserError
 from dprec.gradients.parameters import trained_parameters
 
-AT_ONCE = 2**20  # numbers of a tensor up to which they are summed up; a larger one is told by memory and version
+AT_ONCE = 2**20  # tensors of up to so many numbers are summed; larger ones are compared by memory and version
 State: TypeAlias = Mapping[str, Any]
 
 
 class Unchanged:
-    """Finds what is written to a model's parameters and buffers between its making and `refuse`.
+    """Finds writes to a model's parameters and buffers between `Unchanged(module)` and `refuse()`.
 
-    Tables of the ids `owing`, whose rows owe noise and get it when read, are not looked at.
+    Tables whose ids are in `owing` are not compared: their rows get owed noise when they are read.
     """
 
     def __init__(self, module: nn.Module, owing: Collection[int] = ()) -> None:
@@ -29,7 +29,7 @@ class Unchanged:
         self._trained, self._before = trained_parameters(module).keys(), quick_state(held(module, owing))
 
     def refuse(self) -> None:
-        """Refuse what was written since; to be called before the optimizer moves anything."""
+        """Refuse writes since then; call it before the optimizer updates anything."""
         refuse_frozen(self._trained, trained_parameters(self._module).keys())
         if names := changed(self._before, quick_state(held(self._module, self._owing))):
             raise MixedUsers(
@@ -39,7 +39,7 @@ class Unchanged:
 
 
 def refuse_frozen(before: Collection[str], now: Collection[str]) -> None:
-    """Refuse a model of which other parameters are trained than before."""
+    """Refuse a model whose set of trained parameters has changed."""
     if other := sorted(set(before) ^ set(now)):
         raise UserError(
             f"parameter '{other[0]}' is {'frozen' if other[0] in before else 'unfrozen'} while training: set "
@@ -54,12 +54,12 @@ def held(module: nn.Module, owing: Collection[int] = ()) -> dict[str, Tensor]:
 
 
 def quick_state(tensors: Mapping[str, Tensor]) -> State:
-    """Return memory, version and checksum of each tensor: they differ if it was written to, and cost little."""
+    """Return each tensor's address, version and checksum: cheap to compute, and different after a write."""
     return {name: (t.data_ptr(), t._version, checksum(t) if t.numel() <= AT_ONCE else 0) for name, t in tensors.items()}
 
 
 def checksum(values: Tensor) -> int:
-    """Return the sum of a tensor's bits, as whole numbers: it tells whether a number has changed.
+    """Return the sum of a tensor's bits as integers: it changes if a number changes.
 
     >>> x = torch.arange(6.0).view(3, 2)
     >>> checksum(x) == checksum(x.clone()), checksum(x) == checksum(x + 1e-6)
@@ -73,5 +73,5 @@ def checksum(values: Tensor) -> int:
 
 
 def changed(before: State, after: State) -> list[str]:
-    """Return the names of all that differ between two states."""
+    """Return the names of tensors that differ between two states."""
     return [n for n in {**before, **after} if n not in before or n not in after or before[n] != after[n]]
