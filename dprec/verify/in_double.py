@@ -1,7 +1,7 @@
-"""A user's gradient in float64, by plain autograd: what the engine's share of that user is compared with.
+"""A user's gradient in float64, by plain autograd: the reference for the engine's share of that user.
 
-The model stays as it is. Every torch function that it calls gets its arguments in float64, and parameters as copies in
-float64. Of a table that is looked up only the rows that are read are copied.
+The model stays as it is. Every torch function that it calls gets its arguments, and copies of parameters, in float64.
+Only the rows that are read of a looked-up table are copied.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dprec.gradients.uses.look_up import LookUpCall, look_up_of
 from dprec_kernels.catalogue_softmax import catalogue_softmax, reference
 from dprec_kernels.tables import of_rows
 
-PART = 1 << 18  # scores of a catalogue that are held at once
+PART = 1 << 18  # scores of a catalogue that are kept at once
 LOW = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class InDouble(AsWritten):
-    """Runs torch functions in float64, whatever precision their arguments have or ask for.
+    """Runs torch functions in float64, whatever precision their arguments have or request.
 
-    With `double=False` it leaves their precision alone, and parameters too, for models that do not run in float64.
+    With `double=False` it changes no precision, also not the parameters', for models that do not run in float64.
 
     >>> layer = nn.Linear(2, 1)
     >>> with InDouble({"weight": layer.weight}) as exact:
@@ -42,16 +42,16 @@ class InDouble(AsWritten):
         self._like = dict(parameters)
         self._tables = frozenset(tables)
         self._low = LOW if double else ()
-        # Tables are copied as they are read; no leaf can be made inside torch.vmap, so that others are copied before.
+        # Tables are copied when they are read. torch.vmap allows no new leaves, so others are copied before.
         whole = [name for name in parameters if name not in self._tables] if double else []
         self._copies: dict[str, Tensor] = {} if double else dict(parameters)
         self._copies.update((name, self._leaf(parameters[name].detach())) for name in whole)
         self._read: dict[str, list[tuple[Tensor, Tensor]]] = {}  # rows of a table, and their copy
 
     def gradients(self, loss: Tensor) -> dict[str, Tensor]:
-        """Return the gradient of each parameter that the loss depends on; sparse where a table was only looked up.
+        """Return the gradient of each parameter that the loss depends on; sparse if a table was only looked up.
 
-        The loss keeps its graph, so that the gradient of another may be asked for.
+        The graph is kept, so that other losses' gradients can be computed from it.
         """
         rows = [(name, ids, copy) for name, reads in self._read.items() for ids, copy in reads]
         leaves = [*self._copies.values(), *(copy for _, _, copy in rows)]
@@ -88,7 +88,7 @@ class InDouble(AsWritten):
         return result.double() if created and isinstance(result, Tensor) and result.dtype in self._low else result
 
     def _exact(self, value: Any) -> Any:
-        """Return an argument as float64 has it."""
+        """Return an argument converted to float64."""
         if isinstance(value, torch.dtype):
             return torch.float64 if value in self._low else value
         if not isinstance(value, Tensor):
@@ -104,7 +104,7 @@ class InDouble(AsWritten):
         return (value.double() if value.dtype in self._low else value).requires_grad_()
 
     def _drawn(self, func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
-        """Draw what float32 would draw."""
+        """Draw the numbers that float32 would draw."""
 
         def plain(value: Any) -> Any:
             return value.float() if isinstance(value, Tensor) and value.dtype == torch.float64 else value
@@ -119,7 +119,7 @@ class InDouble(AsWritten):
         return self._names.get(id(tensor)) in self._tables
 
     def _look_up(self, func: Callable[..., Any], call: LookUpCall) -> Any:
-        """Read a copy of the rows alone."""
+        """Look up in a copy of only the rows that are read."""
         own = call.by_rows(lambda rows: self._rows(call.table, rows))
         return own.table[own.ids] if own.given is None else func(**tree_map(self._exact, own.given))
 
@@ -130,7 +130,7 @@ class InDouble(AsWritten):
 
 
 def _by_parts(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> Tensor:
-    """Do as the reference does, but keep no matrix of positions times items: it is made again for the gradient."""
+    """Compute the reference, but recompute the matrix of positions times items for the gradient."""
     rows, wanted = hidden.flatten(0, -2), target.flatten()
     step = max(1, PART // len(table))
     parts = [
@@ -141,4 +141,4 @@ def _by_parts(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -
 
 
 def _mapped(change: Callable[[Any], Any], values: Any) -> Any:
-    return tree_map(change, values, is_leaf=lambda value: isinstance(value, torch.Size))  # or it would be a list
+    return tree_map(change, values, is_leaf=lambda value: isinstance(value, torch.Size))  # else a list

@@ -1,8 +1,8 @@
-"""Tests whether noise that a table gets after its gradient has come, once a row is settled.
+"""Tests whether a table that gets noise after its gradient has got it, once a row owes none.
 
-Some rows are followed from a moment on at which they owe nothing. What plain SGD without noise would make of them is
-done step by step beside the run, in float64, and so is the variance that their noise should have: nothing of how a
-strategy sums its noise up is used here.
+Some rows are followed from a moment when they owe no noise. Beside the run, in float64, plain SGD without noise updates
+copies of them, and the variance that their noise should have is added up. Nothing of a strategy's own sums of noise is
+used here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dprec_kernels.ordering import is_among
 
 @dataclass
 class Followed:
-    """Rows of a table as they would be without noise.
+    """Rows of a table as plain SGD would leave them without noise.
 
     >>> followed = Followed(torch.tensor([2, 5]), torch.ones(2, 1, dtype=torch.float64), std=2.0)
     >>> gradient = torch.sparse_coo_tensor(torch.tensor([[5]]), torch.tensor([[4.0]]), (9, 1)).coalesce()
@@ -36,8 +36,8 @@ class Followed:
     rows: Tensor  # (n,) ascending
     values: Tensor  # (n, *rest) float64
     std: float  # of the noise in each entry of a step's gradient
-    variance: float = 0.0  # of all noise that a row should have had since
-    version: object = None  # of the table, after the last step: another if others wrote to it
+    variance: float = 0.0  # of all noise that a row should have got since
+    version: object = None  # of the table, after the last step: it differs if others wrote to it
 
     def step(self, gradient: Tensor, rates: Rates) -> None:
         """Take a step of SGD with a gradient that has no noise yet, as a sparse tensor."""
@@ -51,10 +51,10 @@ class Followed:
 
 
 class LateNoise:
-    """Follows a few rows of each table whose noise comes after its gradient, and tells a watch what has come.
+    """Follows a few rows of each table whose noise comes after its gradient, and reports the noise to a watch.
 
-    Where rows owe, those are compared that are read again; else all, as soon as the step is taken. A table that a
-    script writes to, as it may between two steps, is not followed on.
+    If rows owe noise, they are compared when they are read again; otherwise right after the step. A table that a
+    script writes to, as it may between two steps, is no longer followed.
     """
 
     def __init__(self, watch: NoiseWatch, tables: Mapping[str, Table], strategies: TableStrategies) -> None:
@@ -62,18 +62,18 @@ class LateNoise:
         self._followed: dict[str, Followed] = {}
 
     def begin(self) -> None:
-        """Follow no table on that was written to since the last step."""
+        """Stop following tables that were written to since the last step."""
         if self._followed:
             versions = self._strategies.table_versions
             self._followed = {n: each for n, each in self._followed.items() if each.version == versions.get(n)}
 
     def read(self, name: str, rows: Tensor) -> None:
-        """Compare those of these rows that are followed: they were just read, so they owe nothing."""
+        """Compare the followed rows among these: they were just read, so they owe nothing."""
         if name in self._followed and name in self._strategies.tables_owing_noise:
             self._compare(name, rows)
 
     def follow(self, name: str, read: Tensor, std: float) -> None:
-        """Follow some rows of a table, of those read where rows owe: noise in a step has this standard deviation."""
+        """Follow some rows of a table (of those read, if rows owe noise); a step's noise has this deviation."""
         table, owes = self._tables[name], name in self._strategies.tables_owing_noise
         width, device = table.parameter.shape[1:].numel(), read.device
         rows = self._watch.some(len(read) if owes else table.rows, width, device)
@@ -82,7 +82,7 @@ class LateNoise:
         self._followed[name] = Followed(rows, table.parameter.detach()[rows].double(), std)
 
     def step(self, optimizer: Optimizer, held: Mapping[str, Tensor]) -> None:
-        """Take the coming step with all rows that are followed, by the gradients that are `held` for tables."""
+        """Take the coming step on all followed rows, by the tables' gradients in `held`."""
         for name in list(self._followed):
             parameter = self._tables[name].parameter
             group_rates = rates(optimizer, parameter)
@@ -92,7 +92,7 @@ class LateNoise:
                 self._followed[name].step(held[name].coalesce(), self._strategies.taken_at(name, group_rates))
 
     def stepped(self) -> None:
-        """Compare what has its noise by now; from now on nobody but a strategy should write to what has not."""
+        """Compare rows that have their noise by now; until the others do, only a strategy should write to them."""
         versions = self._strategies.table_versions if self._followed else {}
         for name, followed in list(self._followed.items()):
             if name in versions:
@@ -101,7 +101,7 @@ class LateNoise:
                 self._compare(name, followed.rows)
 
     def _compare(self, name: str, settled: Tensor) -> None:
-        """Compare those of the rows that are among these, which ascend, and follow the others on."""
+        """Compare the followed rows that are in `settled` (ascending); continue to follow the others."""
         followed, parameter = self._followed[name], self._tables[name].parameter.detach()
         there = is_among(followed.rows, settled)
         now, expected = parameter[followed.rows[there]].double().flatten(), followed.values[there].flatten()
@@ -114,6 +114,6 @@ class LateNoise:
 
 
 def rates(optimizer: Optimizer, parameter: Tensor) -> Rates | None:
-    """Return the rates that plain SGD has for a parameter; None for any other optimizer."""
+    """Return plain SGD's rates for a parameter; None for any other optimizer."""
     group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
     return None if not isinstance(optimizer, SGD) or group["momentum"] else rates_of(group)

@@ -1,4 +1,4 @@
-"""Tests whether what is released has noise, and as much as was promised."""
+"""Tests whether released sums have noise, and as much as was promised."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ENTRIES = 4096  # of a parameter that are looked at
+ENTRIES = 4096  # of a parameter that are compared
 LEVEL = 32.0  # a false alarm has a probability of e^-32 in each test
 
 
 class NoiseWatch:
     """Compares sums before and after their noise, at entries drawn at random.
 
-    The mean of the squares of n standard normals is a or further from 1 on that side with a probability of at most
-    e^(-n (a - 1 - log a) / 2), by Chernoff's bound.
+    By Chernoff's bound, the mean square of n standard normals is a or further from 1 on that side with a probability
+    of at most e^(-n (a - 1 - log a) / 2).
 
     >>> watch, total = NoiseWatch(), torch.zeros(64, 64)
     >>> watch.before("weight", total)
@@ -36,10 +36,10 @@ class NoiseWatch:
         self._held: dict[str, tuple[Tensor, Tensor]] = {}
         self._squares: dict[
             str, tuple[int, float, float, float]
-        ] = {}  # entries, mean square, the least, what is promised
+        ] = {}  # number of entries, mean square, least measurable, promised deviation
 
     def before(self, name: str, total: Tensor, whole: bool = True) -> None:
-        """Hold some numbers of a parameter's sum; where it is not whole, released rows alone, there is no padding."""
+        """Keep some numbers of a parameter's sum. If not `whole`, it is released rows only, without padding."""
         places = self._places(total.numel(), total.device)
         width = max(1, math.prod(total.shape[1:]))
         for row in self._padding.get(name, ()) if whole else ():
@@ -52,8 +52,8 @@ class NoiseWatch:
         self.compare(name, released, before, std, torch.finfo(total.dtype).eps)
 
     def compare(self, name: str, released: Tensor, before: Tensor, std: float, eps: float) -> None:
-        """Compare numbers with what they were before their noise; they are held with a relative rounding of `eps`."""
-        # Below this nothing can be told of noise that is added to numbers so large.
+        """Compare numbers with their values before the noise; they are rounded to a relative precision of `eps`."""
+        # Noise below this cannot be measured, because of the rounding of such large numbers.
         rounding = eps * float(torch.cat([released, before.new_zeros(1)]).abs().amax())
         least = max((rounding / std) ** 2, 1e-12) if std else math.inf
         if least < 1e-4 and len(released):
@@ -61,7 +61,7 @@ class NoiseWatch:
             self._squares[name] = len(released), mean, least, std
 
     def problem(self) -> str | None:
-        """Return what noise is wrong, and forget what was seen."""
+        """Return a message if some noise is wrong, and forget the comparisons so far."""
         squares, self._squares = self._squares, {}
         for name, (entries, mean, least, std) in squares.items():
             ratio = max(mean, least)
@@ -73,7 +73,7 @@ class NoiseWatch:
         return None
 
     def some(self, count: int, width: int, device: torch.device) -> Tensor:
-        """Draw some of so many rows with so many numbers each, ascending."""
+        """Draw some of `count` rows of `width` numbers each, ascending."""
         return self._places(count, device, max(1, ENTRIES // max(1, width))).unique()
 
     def _places(self, count: int, device: torch.device, most: int = ENTRIES) -> Tensor:

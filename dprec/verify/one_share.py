@@ -1,4 +1,4 @@
-"""What some users add: by plain autograd in float64, each alone and among others, and by the engine."""
+"""Compares what users add: by plain autograd in float64, alone and among others, and by the engine."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from dprec_kernels.ordering import is_among
 
 _log = logging.getLogger(__name__)
 
-SAME_LOSS = 1e-6  # of a loss in float64, beside 1
-SAME_ENGINE_LOSS = 1e-5  # of one in float32
-TOUCHING = 1e-3  # of a gradient's norm: by so much it may differ among others
-ROUGH = 1e-4  # the norm below which a gradient in the model's own precision is rounding
-# By how many clipping norms what the engine makes may differ. In bfloat16 only gross errors can be told from rounding.
+SAME_LOSS = 1e-6  # tolerance for equal losses in float64, relative to 1 + loss
+SAME_ENGINE_LOSS = 1e-5  # the same in float32
+TOUCHING = 1e-3  # relative to its norm: how much a user's gradient may differ among others
+ROUGH = 1e-4  # a gradient of a smaller norm, in the model's own precision, is rounding error
+# How many clipping norms the engine's results may differ. In bfloat16, rounding hides all but gross errors.
 SUM = 2e-3  # times √users: a sum, from autograd's
-FACTOR = 1e-3  # what a user counts for, from the exact gradient's norm, clipped
-AMONG = 1e-2  # and among others from alone
-LOW_BOUND = 0.5  # any of them in bfloat16
-CONDITION = 4.0  # and by so many times what float32 by itself puts into the gradient
+FACTOR = 1e-3  # a user's clipped norm, from that of the exact gradient
+AMONG = 1e-2  # a user's clipped norm among others, from alone
+LOW_BOUND = 0.5  # any of these in bfloat16
+CONDITION = 4.0  # in addition, so many times float32's own error in the gradient
 
 
 class BrokenPromise(UserError):
-    """What was about to be released is not what the guarantee says."""
+    """What the step would release does not match the guarantee."""
 
     def __init__(self, found: str) -> None:
         super().__init__(
@@ -52,10 +52,10 @@ class Plain:
     part: Any
     losses: Tensor
     graph: InDouble
-    by_user: bool  # whether losses drew numbers for each user that others' company changes
+    by_user: bool  # whether losses drew numbers for users that depend on other users
 
     def gradient(self, weights: Tensor) -> Vector:
-        """Return the gradient of the weighted losses; of one user times the weight, which no hook then meets."""
+        """Return the gradient of the weighted losses; for one user it is weighted afterwards, past any hook."""
         one = len(self.losses) == 1
         found = self.graph.gradients((self.losses if one else self.losses * weights.to(self.losses)).sum())
         return {name: g * float(weights) if one else g for name, g in found.items()}
@@ -65,24 +65,24 @@ class Plain:
 
 
 class Judge:
-    """Compares what some users add, who are together in micro-batches, at the weights as they are."""
+    """Compares what users add, alone and together in micro-batches (`company`), at the current weights."""
 
     def __init__(self, engine: Engine, company: Sequence[Any]) -> None:
         self.engine, self._company = engine, company
         self._device = next((p.device.type for p in engine.parameters.values()), "cpu")
         self._coarse = any(p.dtype in LOW[1:] for p in engine.parameters.values())
         self._double = True
-        self._own: dict[int, Recount] = {}  # of the users of the company, each alone
-        self._user: list[Plain] = []  # who was looked at last
+        self._own: dict[int, Recount] = {}  # of the company's users, each alone
+        self._user: list[Plain] = []  # the user who was compared last
         self.exact: Vector = {}  # this user's gradient
 
     def problem(self, alone: Any) -> UserError | None:
-        """Return what is wrong with what a user of the company adds, whose batch `alone` this is."""
+        """Return an error if something is wrong with what a user adds; `alone` is the user's batch."""
         company, own = self.together, self.of(alone)
         self._user = [user := self._plain(alone)]
         self.exact = user.gradient(torch.ones(1))
         return (
-            self._of_company(user)  # first: who is filled up with copies is in company, too
+            self._of_company(user)  # first: a batch of one is filled up with copies, so it has company, too
             or self._of_sum(own)
             or self._of_factor(alone, own)
             or self._of_together
@@ -91,7 +91,7 @@ class Judge:
         )
 
     def is_even(self, alone: Any) -> bool:
-        """Whether a user of the company has this user's loss and norm to the last bit.
+        """Whether a user of the company has exactly this user's loss and norm, to the last bit.
 
         Every number of a gradient enters its norm.
         """
@@ -99,7 +99,7 @@ class Judge:
         return self.together.by_user or bool(own.isnan().any() or (company == own).all(1).any())
 
     def of(self, alone: Any) -> Recount:
-        """Return what the engine adds up for a user alone."""
+        """Return the engine's sum for a user alone."""
         if id(alone) not in self._own:
             self._own[id(alone)] = self.recount([alone])
         return self._own[id(alone)]
@@ -113,7 +113,7 @@ class Judge:
 
     @cached_property
     def together(self) -> Recount:
-        """What the engine adds up for the company."""
+        """The engine's sum for the company."""
         return self.recount(self._company)
 
     def finite(self) -> int:
@@ -121,12 +121,12 @@ class Judge:
         return sum(int(users.losses.isfinite().sum()) for _, users in self.together.pieces)
 
     def recount(self, parts: Sequence[Any]) -> Recount:
-        """Return what the engine adds up for these micro-batches, in the parameters' precision."""
+        """Return the engine's sum for these micro-batches, in the parameters' precision."""
         with nullcontext() if self._coarse else without_autocast(self._device):
             return recount(self.engine, parts)
 
     def _plain(self, part: Any, double: bool = True) -> Plain:
-        """Return losses in float64; in the model's own precision where it does not run in that."""
+        """Return losses in float64, or in the model's own precision if it does not run in float64."""
         engine, self._double = self.engine, self._double and not self._coarse
         double &= self._double
         graph = InDouble(engine.parameters, engine.tables, double)
@@ -156,14 +156,14 @@ class Judge:
             if bool((finite & (users.scales == 0)).any()):
                 return BrokenPromise("a user whose gradient is finite is left out of the sum")
             if not bool(finite.all()):
-                return None  # what is left out has no number
+                return None  # a user who is left out has no finite gradient
         exact = self._weighted(found)
         apart = squares(less(found.total, exact))
         off, allowed = sum(apart.values()) ** 0.5, bound * (LOW_BOUND if self._coarse else SUM * count**0.5)
         if off <= allowed:
             return None
         rough = self._weighted(found, double=False)
-        if not off > allowed + CONDITION * norm(less(rough, exact)):  # also where it is no number
+        if not off > allowed + CONDITION * norm(less(rough, exact)):  # also if it is NaN
             return None
         many = f"the sum of {count} users is", "what autograd gives for their weighted losses"
         what, truth = many if count > 1 else ("what is added for a user is", "the user's own clipped gradient")
@@ -175,7 +175,7 @@ class Judge:
         known = {id(plain.part): plain for plain in (*self._among, *self._user)} if double else {}
         for part, users in found.pieces:
             plain = known.get(id(part)) or self._plain(part, double)
-            weights = users.scales.cpu().masked_fill(users.losses.isnan(), 0.0)  # who is not a number counts alone
+            weights = users.scales.cpu().masked_fill(users.losses.isnan(), 0.0)  # a user with a NaN loss counts alone
             for name, value in plain.gradient(weights).items():
                 add_to(total, name, value)
         return total
@@ -185,9 +185,9 @@ class Judge:
         return None if self._coarse else self._of_sum(self.together)
 
     def _of_factor(self, alone: Any, own: Recount) -> UserError | None:
-        """Return an error if a user counts for more than the exact gradient, clipped, or for nothing.
+        """Return an error if a user counts for more than the exact gradient, clipped, or not at all.
 
-        The engine may scale a gradient down whose terms cancel.
+        The engine may scale a gradient down further if its terms cancel.
         """
         clipping, size, scale = self.engine.clipping, norm(self.exact), float(own.pieces[0][1].scales[0])
         right = float(clipping.scale(torch.tensor(size, dtype=torch.float64))) if size < LARGEST else 0.0
@@ -217,12 +217,12 @@ class Judge:
             for row, other in enumerate(plain.losses.detach())
         ]
         each.sort(key=lambda one: one[0])
-        same_loss = [one for one in each if one[0] <= SAME_LOSS * (1 + abs(loss))] or each[:1]  # whose loss is the same
+        same_loss = [one for one in each if one[0] <= SAME_LOSS * (1 + abs(loss))] or each[:1]  # those with this loss
         least, worst = float("inf"), ""
         for _, plain, row in same_loss:
             apart = squares(less(plain.of(row), self.exact))
             off = sum(apart.values()) ** 0.5 / max(size, SMALLEST if self._double else ROUGH)
-            if off <= TOUCHING or not off < float("inf"):  # the engine has found a number alone, or refused it
+            if off <= TOUCHING or not off < float("inf"):  # not finite: left to the engine, alone
                 return None
             if off < least:
                 least, worst = off, max(apart, key=apart.__getitem__)
@@ -244,7 +244,7 @@ class Judge:
         return BrokenPromise(f"a user counts for {least:.2g} clipping norms more among others than alone")
 
     def _of_counts(self, own: Recount) -> UserError | None:
-        """Return an error if rows that a user moves are not counted."""
+        """Return an error if rows with a user's gradient are not counted."""
         changed = self.engine.strategies.rows_with_gradient(self.exact)
         missed = sum(int((~is_among(rows, mine)).sum()) for rows, mine in zip(changed, own.counted, strict=True))
         if missed:

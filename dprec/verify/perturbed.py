@@ -1,4 +1,4 @@
-"""Parameters that are moved at random for a while, and put back."""
+"""Moves parameters at random within a context, and restores them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def perturbed_weights(
     padding: Mapping[str, Sequence[int]],
     size: float,
 ) -> Iterator[None]:
-    """Add noise of this standard deviation to parameters, of some to these `rows` alone, as long as the context lasts.
+    """Add noise of standard deviation `size` to parameters within the context; for some, only to `rows`.
 
-    Padding stays: no step ever moves it, and models rely on it. A parameter's version is what it was afterwards.
+    Padding stays unchanged: no step changes it, and models rely on it. Afterwards, parameters have their old versions.
 
     >>> table = nn.Parameter(torch.zeros(4, 1))
     >>> with perturbed_weights({"table": table}, {"table": torch.tensor([0, 2])}, {"table": [0]}, 0.1):

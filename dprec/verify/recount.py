@@ -1,4 +1,4 @@
-"""What the engine adds up for some users, done once more, in memory that does not grow with tables it looks up in."""
+"""Computes the engine's sum for some users again, in memory that does not grow with tables that are looked up."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from dprec.sparsity.rows.clipped_sums import ClippedSums, Piece
 from dprec.sparsity.rows.table_strategies import TableStrategies
 from dprec_kernels.tables import of_rows
 
-Vector = dict[str, Tensor]  # a number for each entry of each parameter; a parameter that is left out is zero
+Vector = dict[str, Tensor]  # by parameter; a parameter that is missing is zero
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What a step is made by."""
+    """What computes a step's sum."""
 
     parameters: Mapping[str, nn.Parameter]
     tables: Collection[str]  # names
@@ -39,11 +39,11 @@ class Engine:
 
 @dataclass
 class Recount:
-    """A sum of clipped gradients, and what there is to say of it."""
+    """A sum of clipped gradients, with the measurements behind it."""
 
     total: Vector = field(default_factory=dict)
-    pieces: list[tuple[Any, ClippedUsers]] = field(default_factory=list)  # micro-batches, or users taken alone
-    counted: list[Tensor] = field(default_factory=list)  # of the last piece, for each strategy: what `counted` gives
+    pieces: list[tuple[Any, ClippedUsers]] = field(default_factory=list)  # micro-batches, or users alone
+    counted: list[Tensor] = field(default_factory=list)  # each strategy's `counted` of the last piece
     by_user: bool = False  # whether anything is drawn at random for each user
 
     def measured(self) -> Tensor:
@@ -54,9 +54,9 @@ class Recount:
 
 @dataclass(frozen=True)
 class Recounting(ClippedSums):
-    """Adds users once more: nothing that is owed is paid, and a table that is looked up in gets no sum as large.
+    """Adds users again, without adding noise that rows owe and without sums as large as looked-up tables.
 
-    Any row may change. Random numbers are the same for all sums, and dropout is left out.
+    Any row may change. All sums use the same random numbers, without dropout.
     """
 
     streams: Streams
@@ -90,7 +90,7 @@ class Recounting(ClippedSums):
 
 
 def recount(engine: Engine, parts: Sequence[Any]) -> Recount:
-    """Sum the users' clipped gradients as a step does. Nothing that is owed is paid: rows are read as they lie."""
+    """Sum the users' clipped gradients as a step does, but read rows without the noise that they owe."""
     found, alone, sums = Recount(), engine.alone, dict[str, Any]()
     clipped = Recounting(
         engine.parameters, engine.losses, sums, engine.clipping, engine.strategies, engine.streams, found

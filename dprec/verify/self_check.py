@@ -1,11 +1,10 @@
-"""A run that checks itself: is what a drawn user adds that user's own, and no more than was promised?
+"""Checks a run's steps: what a drawn user adds must be that user's own, and no more than was promised.
 
-The first steps are checked, and then random ones, before anything of them is on record. Of a few drawn users the
-gradient is computed by plain autograd in float64, from what the data makes of each user alone, and among others. Nobody
-else may move it, and the engine has to add it, clipped, alone and in a sum. Later the sum that is about to be released
-is compared with what it is once it has its noise.
+It checks the first steps and then random ones, before they are recorded. For a few drawn users it computes the gradient
+by plain autograd in float64, from each user's data alone and among others. Other users must not change it, and the
+engine has to add it, clipped, alone and in a sum. Later, the sum to be released is compared before and after its noise.
 
-Nothing of it moves a generator, a gradient, a parameter or what rows owe: a run with and without checks is the same.
+No check changes a generator, a gradient, a parameter or the noise that rows owe: a run is the same with and without.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from dprec.verify.one_share import BrokenPromise, Judge
 from dprec.verify.perturbed import perturbed_weights
 from dprec.verify.recount import Engine, Vector, less, norm
 
-FEW = 16  # users who are looked at together
-FIRST = 4  # of them each alone in the first steps; later one
-STEPS = 3  # that are checked in any case: what is silent at the first weights shows at others
+FEW = 16  # users in a check
+FIRST = 4  # of them checked alone in the first steps; later one
+STEPS = 3  # that are always checked: an error may not show at the first weights
 TRIES = 6  # to find users with a gradient
-SAME = 1e-4  # clipping norms: by so much a user's share may differ from itself, after others were computed
-SKIPPED = 4  # of the steps that could pay for a check, one in so many is checked: nobody knows which
-NUDGES = (1e-3, 2e-3)  # standard deviations of noise in the weights, beside which a difference is looked at once more
+SAME = 1e-4  # clipping norms: how much a user's share may change after others were computed
+SKIPPED = 4  # one in so many of the steps with time for a check is checked, chosen at random
+NUDGES = (1e-3, 2e-3)  # standard deviations of noise in the weights, with which a difference is checked again
 
 
 class SelfCheck:
@@ -66,15 +65,15 @@ class SelfCheck:
         self._late = LateNoise(self._watch, tables, strategies)
         self._engine: Engine | None = None  # of a step that is checked
         self.checked = self._steps = 0
-        self._finite = False  # whether somebody had a finite loss
-        self._compared = False  # whether users were computed in two companies
-        self.uneven = False  # whether one's numbers were seen to depend on who else is in the batch
+        self._finite = False  # whether any user had a finite loss
+        self._compared = False  # whether a user was computed both alone and among others
+        self.uneven = False  # whether a user's numbers were seen to depend on other users in the batch
         self.restart()
 
     def restart(self) -> None:
         """Check the next steps like the first ones, for example after parts of a model went to training mode."""
         self._early = STEPS  # checks left of the first ones, each with several users
-        self._users_left = FIRST  # users with a gradient left to look at alone in these
+        self._users_left = FIRST  # users with a gradient still to be checked alone in these
 
     def begin(
         self,
@@ -83,7 +82,7 @@ class SelfCheck:
         parts: Sequence[Any],
         alone: Alone = select_alone,
     ) -> None:
-        """Look at the micro-batches of a step before anything of it is computed, or on record."""
+        """Check the micro-batches of a step before it is computed or recorded."""
         self.time.start()
         self._steps += 1
         self._engine = None
@@ -100,7 +99,7 @@ class SelfCheck:
                     self._look(parts, self._engine)
 
     def noising(self, sums: Mapping[str, Tensor]) -> None:
-        """See the sums over all users and processes, of tables the rows that are released, right before their noise."""
+        """Keep the sums over all users and processes (of tables, the released rows), right before their noise."""
         if self._engine is not None:
             with self.time.check():
                 for name, total in sums.items():
@@ -109,7 +108,7 @@ class SelfCheck:
     def noised(self, sums: Mapping[str, Tensor], late: Mapping[str, Tensor], batch: float, std: float) -> None:
         """Stop the run, before the step is released, if the sums did not get noise of this standard deviation.
 
-        They are divided by the expected batch. `late` are the rows of tables that get their noise afterwards.
+        The sums are divided by the expected batch. `late` are the rows of tables that get their noise afterwards.
         """
         with self.time.check():
             for name, rows in late.items():
@@ -139,7 +138,7 @@ class SelfCheck:
             raise BrokenPromise(found)
 
     def _refuse_rows(self, parts: Sequence[Any]) -> None:
-        """Refuse a batch whose rows are not what the data gives for the users that were drawn."""
+        """Refuse a batch whose rows differ from the data of the drawn users."""
         users = self._drawn.users
         if len(set(users)) != len(users):
             raise BrokenPromise(f"of {len(users)} users that the sampler drew some are the same")
@@ -152,7 +151,7 @@ class SelfCheck:
             )
 
     def _look(self, parts: Sequence[Any], engine: Engine) -> None:
-        """Compare what some users add, and refuse what losses keep of them."""
+        """Compare what some users add; refuse losses that keep something of them."""
         self.checked += 1
         before = Unchanged(self._module)
         company, users = self._company(parts)
@@ -160,7 +159,7 @@ class SelfCheck:
         self._refuse_kept(judge, users[0], before)
         self._refuse_all_lost(judge, company)
         if self._users_left > 0:
-            users.sort(key=judge.has_same_loss)  # first those whom others have changed
+            users.sort(key=judge.has_same_loss)  # first users whose loss others have changed
         if meet and not self._compared:
             self._compared, self.uneven = True, not all(map(judge.is_even, users[:FIRST]))
         for alone in users[:TRIES]:
@@ -175,7 +174,7 @@ class SelfCheck:
             self._early -= self._early > 1 or self._users_left <= 0
 
     def _refuse_kept(self, judge: Judge, alone: Any, before: Unchanged) -> None:
-        """Refuse losses that keep something of the users they are given, in the model or anywhere else."""
+        """Refuse losses that keep something of their users, in the model or anywhere else."""
         first = judge.of(alone)  # the tape's refusals come first
         judge.together  # noqa: B018  others come
         before.refuse()
@@ -187,10 +186,10 @@ class SelfCheck:
             )
 
     def _company(self, parts: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return micro-batches of a few of the step's users, and those users one by one, each alone.
+        """Return micro-batches of a few of the step's users, and each of these users alone.
 
-        They are as the data gives them, or as the batch does where the data is random. At first come those who are
-        padded most and least.
+        The data makes them; if it is random, they are cut from the batch. In the first steps, the users padded most
+        and least come first.
         """
         draw = random.Random(secrets.randbits(128))
         if self._drawn.users and not self._drawn.random:
@@ -207,7 +206,7 @@ class SelfCheck:
         return [company], [select_users(company, [place]) for place in range(len(some))]
 
     def _refuse_all_lost(self, judge: Judge, company: Sequence[Any]) -> None:
-        """Refuse losses of which none is finite: each user would be left out, and all of the budget go into noise."""
+        """Refuse losses that are never finite: all users would be left out, and the budget spent on noise."""
         count = sum(map(len, company))
         self._finite = self._finite or judge.finite() > 0
         if count > 1 and not self._finite:
@@ -217,7 +216,7 @@ class SelfCheck:
             )
 
     def _again(self, engine: Engine, company: Sequence[Any], alone: Any, exact: Vector) -> bool:
-        """Whether the difference is also there at slightly other weights: at a kink of a loss, rounding decides it."""
+        """Whether the difference remains at slightly other weights; at a kink of a loss it is due to rounding."""
         rows = {name: gradient.coalesce().indices()[0] for name, gradient in exact.items() if gradient.is_sparse}
         rows |= {name: engine.parameters[name].new_zeros(0).long() for name in self._tables if name not in exact}
         for size in NUDGES:
@@ -228,9 +227,9 @@ class SelfCheck:
 
 
 class SpareTime:
-    """Says which steps to check, by chance, such that checks take at most `share` of the steps' time.
+    """Chooses steps to check at random, so that checks take at most `share` of the steps' time.
 
-    What is random comes from the operating system, never from a seed.
+    The choice uses the operating system's entropy, never a seed.
 
     >>> always, never = SpareTime(1.0), SpareTime(0.0)
     >>> [always.due() for _ in range(3)], [never.due() for _ in range(3)]
@@ -254,7 +253,7 @@ class SpareTime:
 
     @contextmanager
     def check(self) -> Iterator[None]:
-        """Count the time within as a check's."""
+        """Count the context's time as a check's."""
         begun = perf_counter()
         try:
             yield
