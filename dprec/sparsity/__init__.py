@@ -1,6 +1,6 @@
-"""Which rows of embedding tables may change in a private step, where their noise goes and when.
+"""Strategies for embedding tables: which rows may change in a private step, and which rows get noise when.
 
-A strategy of your own is a subclass of `RowChoice` or of `NoiseSchedule`; the rest that it needs is here too.
+Your own strategy is a subclass of `RowChoice` or of `NoiseSchedule`; this package also exports what it needs.
 """
 
 from dprec.accounting.release import Release

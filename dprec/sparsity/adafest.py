@@ -1,11 +1,11 @@
-"""Rows that are chosen in every step: AdaFEST by how many users touch them, or by the exponential mechanism."""
+"""Strategies that choose rows in every step: AdaFEST, by noisy counts of users, and the exponential mechanism."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import scipy  # whose parts load when they are asked for
+import scipy  # loads its parts on demand
 import torch
 from torch import Tensor
 from torch.special import log_ndtr
@@ -15,17 +15,17 @@ from dprec_kernels.contribution_map import contribution_map
 
 
 class AdaFEST(RowChoice):
-    """Lets those rows change whose noisy count of users in the batch reaches a threshold.
+    """Lets a row change if its noisy count of users in the batch reaches a threshold.
 
-    Use it for large tables of which each step reads few rows, and where the important rows drift. Each user's rows
-    count 1, scaled down to norm `max_contribution` over all tables together, and every row of every table gets noise.
-    Rows that nobody touched may so be chosen, and get noise alone. The rows that are not chosen keep their values and
-    leave a user's gradient before its norm is taken.
+    Use it for large tables of which each step reads few rows, and whose important rows change over time. Each user's
+    rows count 1, scaled down to norm `max_contribution` over all tables together. Every row's count gets noise, so rows
+    that no user read may be chosen; they get noise alone. Rows that are not chosen keep their values, and are left out
+    of a user's gradient before clipping.
 
-    Behind other strategies it chooses among what they left: behind `FEST` that is AdaFEST+.
+    After other strategies, it chooses among the rows that they left: after `FEST`, this is AdaFEST+.
 
     Args:
-        threshold: what a noisy count has to reach. With 26 rows a user and `max_contribution` 1, one user counts 0.196.
+        threshold: the least noisy count. With 26 rows a user and `max_contribution` 1, one user counts 0.196.
         noise_ratio: noise multiplier of the counts per noise multiplier of the gradients.
         max_contribution: the most one user may add to the counts, in L2 norm.
         options: those of `Strategy`.
@@ -48,9 +48,9 @@ class AdaFEST(RowChoice):
         self.threshold, self.noise_ratio, self.max_contribution = threshold, noise_ratio, max_contribution
 
     def share_by_noise(self, sigma: float) -> float:
-        """Return the share of rows that nobody of a batch touches and that get noise all the same.
+        """Return the probability that a row which no user of the batch reads gets noise all the same.
 
-        The counts' noise multiplier is `sigma`. What it leaves of a large table is most of what a step writes.
+        The counts' noise multiplier is `sigma`. In a large table, these rows are most of what a step writes.
 
         >>> round(AdaFEST(threshold=5.0).share_by_noise(2.0), 4)
         0.0062
@@ -77,18 +77,18 @@ class AdaFEST(RowChoice):
 class ExponentialSelection(RowChoice):
     """Lets `keep` rows change in each step, drawn with a preference for large gradients.
 
-    It is here to compare `AdaFEST` with. A row is worth the norm of the sum of the users' gradients there, each user's
-    clipped to norm `max_norm` over all tables together. Drawing `keep` rows one after the other by the exponential
-    mechanism is adding Gumbel noise once.
+    It is a baseline for `AdaFEST`. A row's score is the norm of the sum of the users' gradients there, after each user
+    is clipped to norm `max_norm` over all tables together. Adding Gumbel noise to the scores once is equivalent to
+    drawing `keep` rows one after the other by the exponential mechanism.
 
-    A draw with pure ε is no worse than a Gaussian whose sensitivity is μ = -2 Φ⁻¹(1 / (1 + e^ε)) standard deviations,
-    so `keep` draws cost √keep · μ, in the same units as the noise of gradients.
+    A draw with pure ε costs no more than a Gaussian whose sensitivity is μ = -2 Φ⁻¹(1 / (1 + e^ε)) standard deviations.
+    So `keep` draws cost √keep · μ, in the same units as the noise of gradients.
 
     Args:
         keep: rows that change in each step, over all tables.
         noise_ratio: noise multiplier that all draws of a step count as, per noise multiplier of the gradients.
-        max_norm: to which a user's gradient is clipped before rows are compared. Its unit cancels out where every
-            gradient is longer.
+        max_norm: norm to which a user's gradient is clipped before rows are compared. Its value does not matter if
+            every gradient is longer.
         options: those of `Strategy`.
 
     >>> from dprec.sparsity import ExponentialSelection
@@ -104,7 +104,7 @@ class ExponentialSelection(RowChoice):
         self.keep, self.noise_ratio, self.max_norm = keep, noise_ratio, max_norm
 
     def epsilon_of_a_draw(self, sigma: float) -> float:
-        """The pure ε of each draw that, `keep` times, counts as this noise multiplier."""
+        """The pure ε of each of `keep` draws that together count as this noise multiplier."""
         return pure_epsilon(1 / (sigma * math.sqrt(self.keep))) if sigma else math.inf
 
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor:
@@ -126,9 +126,9 @@ class ExponentialSelection(RowChoice):
         )
 
     def _untouched(self, touched: Tensor, space: int, scale: float) -> tuple[Tensor, Tensor]:
-        """Return the rows nobody touched that could be drawn at all, and their Gumbel noise.
+        """Return the rows that no user touched and that could be drawn, and their Gumbel noise.
 
-        The largest of n Gumbels are -log of the smallest of n exponentials, which have independent gaps.
+        The largest of n Gumbel variables are -log of the smallest of n exponentials, whose gaps are independent.
         """
         count = space - len(touched)
         most = min(self.keep, count)
@@ -139,9 +139,9 @@ class ExponentialSelection(RowChoice):
         return place + torch.searchsorted(order, place, right=True), best.to(touched.device)
 
     def _distinct(self, many: int, count: int) -> Tensor:
-        """Return this many different numbers below `count`, in random order: all sequences are equally likely.
+        """Return `many` different numbers below `count`, in random order: all sequences are equally likely.
 
-        Drawn on the CPU, as all uniforms are: the same wherever the tables lie.
+        They are drawn on the CPU, as all uniforms are, so that they do not depend on the tables' device.
         """
         if 2 * many >= count:
             return self.noise.uniforms(count).argsort()[:many]
@@ -159,7 +159,7 @@ class ExponentialSelection(RowChoice):
 
 
 def pure_epsilon(mu: float) -> float:
-    """Return the ε of the pure mechanism that a Gaussian of sensitivity μ standard deviations is no better than.
+    """Return the ε of a pure mechanism that costs no more than a Gaussian of sensitivity μ standard deviations.
 
     >>> round(pure_epsilon(1.0), 4)
     0.807
@@ -172,15 +172,15 @@ def pure_epsilon(mu: float) -> float:
 def most_removed(numbers: int, chosen: float, steps: int, dense: float, own: float) -> float:
     """Return the largest share of a gradient that AdaFEST may remove and still have a better bound than DP-SGD.
 
-    Equation 2 of the paper weighs what is removed against the noise that is spared, for a convex loss with gradients of
-    norm up to 1. 0 where not even choosing without loss is better.
+    Equation 2 of the paper compares the removed gradient with the noise that is saved, for a convex loss with gradients
+    of norm up to 1. Return 0 if DP-SGD is better even when nothing is removed.
 
     Args:
-        numbers: of the model.
-        chosen: numbers that get noise in a step.
-        steps: of the run.
+        numbers: how many numbers the model has.
+        chosen: how many numbers get noise in a step.
+        steps: steps of the run.
         dense: standard deviation of DP-SGD's noise in a mean gradient.
-        own: that of the noise beside a choice.
+        own: standard deviation of AdaFEST's noise in a mean gradient.
 
     >>> round(most_removed(1_000_000, 1_000, steps=400, dense=0.01, own=0.012), 3)
     0.429

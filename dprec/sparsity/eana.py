@@ -1,4 +1,4 @@
-"""Noise for every row in every step, as plain DP-SGD, or for none but the rows that a batch touches, as EANA."""
+"""Noise for every row in every step, as in plain DP-SGD, or only for rows that the batch touches, as in EANA."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dprec_kernels.dense_noise import dense_noise
 class EANA(RowChoice):
     """Adds a step's noise only to rows with a gradient: as fast as training without privacy, but not private.
 
-    Use it only to compare with. Which rows have moved tells what was in the batch: a row still at its start was in
-    nobody's history, and a row that a single user touches gives that user away. There is no ε for it;
-    `privacy.noise_multiplier` says how much noise there is.
+    Use it only as a baseline. The rows that changed reveal what was in the batch: an unchanged row was in no history,
+    and a row that a single user touches reveals that user. There is no ε for it; `privacy.noise_multiplier` sets how
+    much noise there is.
 
     Args:
         tables: names of the tables it rules over, with * and ? as in file names; all embeddings by default.
@@ -38,7 +38,7 @@ class Dense(NoiseSchedule):
     """Noise for every row in every step, as without any strategy, but drawn and applied piece by piece.
 
     Neither gradient nor noise is ever as large as the table, which saves two thirds of the memory and much of the time.
-    It needs SGD, without momentum: the step of a row is taken where its noise is drawn.
+    It needs SGD without momentum: a row's step is taken when its noise is drawn.
 
     Args:
         tables: names of the tables it rules over, with * and ? as in file names; all embeddings by default.

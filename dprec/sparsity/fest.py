@@ -1,4 +1,4 @@
-"""DP-FEST: rows that are chosen before training, once, or with running counts anew for each period."""
+"""DP-FEST: chooses rows before training, once, or again for each period, by running counts."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from dprec_kernels.ordering import is_among
 
 
 class FEST(RowChoice):
-    """Trains the rows that most users look up, and leaves all others as they are.
+    """Trains the rows that most users look up, and leaves all others unchanged.
 
-    Use it where the same rows stay important over time. How many users look up a row is taken from a noisy sum, in
-    which each user's rows have norm 1 together. Its share of the budget is on record before the data is looked at. Or
-    the counts are public: `public_counts` names a CSV file with columns table, row and count.
+    Use it if the same rows stay important over time. A noisy sum counts the users who look up each row; a user's rows
+    have norm 1 together. Its share of the budget is recorded before the data is read. Or the counts are public:
+    `public_counts` names a CSV file with columns table, row and count.
 
-    Where training goes period by period, rows can be chosen anew at the start of each: from the sum of the noisy counts
-    of all periods so far. A user is in the counts of one period.
+    If training proceeds period by period, rows can be chosen again at the start of each, from the sum of the noisy
+    counts of all periods so far. A user is in the counts of one period.
 
     `selection: gumbel` is Algorithm 2 of the paper (Ghazi et al. 2023): of each table the same number of rows, those
-    with the largest counts under Gumbel noise. There a user's rows count 1 each. As printed it is said to cost its ε;
-    `keep` draws with ε each cost `keep` times ε, or as a Gaussian what `dprec.accounting.release` says. Here the share
-    of the budget decides that Gaussian, which the ledger has, and so the ε of each draw.
+    with the largest counts under Gumbel noise. There a user's rows count 1 each. The paper states that it costs ε, but
+    `keep` draws with ε each cost `keep` times ε, or as a Gaussian what `dprec.accounting.release` computes. Here the
+    share of the budget determines that Gaussian, which the ledger records, and so the ε of each draw.
 
     Args:
         keep: how many rows are trained, over all tables.
         share: part of the privacy budget for the counts.
         selection: gaussian, or gumbel for the paper's own.
         counts: of all users before training; of the first period; or running, from period to period.
-        per_table: keep equally many rows of each table, as far as it has them, and not the largest counts of all.
-        public_counts: where the counts come from, if not from the data. None: from the data.
+        per_table: keep equally many rows of each table, if it has as many, instead of the largest counts of all.
+        public_counts: CSV file of public counts. None: count in the data.
         options: those of `Strategy`.
 
     >>> from dprec import Privacy
@@ -94,7 +94,7 @@ class FEST(RowChoice):
         return Release(f"row counts of {', '.join(self.tables)}", self.share, period, drawn)
 
     def begin(self, *given: Any) -> None:
-        """Start from what a checkpoint left, and from no other run: its counts are in another ledger."""
+        """Start from a loaded checkpoint, but never from another run's rows: its counts are in another ledger."""
         super().begin(*given)
         if not self._resumed:
             self.load_state_dict({"rows": self._rows[:0]})
@@ -147,7 +147,7 @@ class FEST(RowChoice):
         return torch.from_numpy(np.concatenate(rows)).to(self.space.device)
 
     def _read(self, file: Path) -> Tensor:
-        import polars as pl  # here, so that a script that reads no file does not wait for it
+        import polars as pl  # here, because it takes long to import
 
         try:
             given = pl.read_csv(file, schema_overrides={"table": pl.String, "row": pl.Int64, "count": pl.Float64})

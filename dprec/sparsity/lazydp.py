@@ -1,4 +1,4 @@
-"""LazyDP: dense noise, paid by each row only when it is read."""
+"""LazyDP: dense noise, which each row gets only when it is read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dprec.sparsity.rows.kinds import Move, NoiseSchedule, Rates
 from dprec.sparsity.rows.tables import RowSpace, Table
 
 RESTART = 1 << 61  # far from the numbers of steps
-LEAST_UNITS = 16  # that one user's share moves a table in a step, if float32 is to hold it
+LEAST_UNITS = 16  # of float32 at the table's weights: the least that one user's share must be able to move
 
 
 class LazyDP(NoiseSchedule):
@@ -33,21 +33,20 @@ class LazyDP(NoiseSchedule):
     only to the rows that it reads. The noise of many steps is drawn at once, from the distribution of their sum:
     exact for any schedule of the learning rate, and with weight decay. With momentum it is replayed step by step.
 
-    Everything that shows weights, a checkpoint, an evaluation, a prediction, settles all rows first; a parameter that
-    is read as it lies in memory between two steps may still owe noise, and is not private. A process that was forked
-    from the one that trains is refused all of it while rows owe noise: each would pay the same debt with draws of its
-    own.
+    Checkpoints, evaluation and prediction first add the noise that all rows owe. A parameter that you read in memory
+    between two steps may still owe noise, and is not private. While rows owe noise, a forked process may not use the
+    tables: each process would add the same owed noise with its own draws.
 
     A row is rounded twice for each time it is read: for the noise that it owed, and for the gradient and noise of that
-    step. Each moves a weight by at most half of what float32 distinguishes there, which must be little beside a step's
-    noise. So a step at a rate at which it is not, beside the table's weights as they were when the run began, leaves
-    the table as it is, unless noise is replayed.
+    step. Each rounding moves a weight by at most half a unit in float32's last place, which must be small relative to
+    a step's noise. So if the rate is too small for the table's weights at the start of the run, the step leaves the
+    table unchanged, unless noise is replayed.
 
-    It needs SGD: what Adam does to a row depends on each single noise.
+    It needs SGD: Adam's update of a row depends on each single noise.
 
     Args:
-        aggregate: draw the noise of many steps at once; otherwise replay it step by step, as momentum and several
-            processes need it.
+        aggregate: draw the noise of many steps at once; otherwise replay it step by step, which momentum and several
+            processes need.
         options: those of `Strategy`.
 
     >>> from dprec import Privacy
@@ -59,15 +58,15 @@ class LazyDP(NoiseSchedule):
         super().__init__(**options)
         self.aggregate = aggregate
         self._tables: dict[str, LazyTable] = {}
-        self._together: FusedTables | None = None  # all of them, where they share the history of their steps
+        self._together: FusedTables | None = None  # all of them, if they share the history of their steps
         self._owing = False
-        self._process = os.getpid()  # that trains, and pays
-        self._momentum: dict[str, Tensor] = {}  # that a checkpoint left
-        self._unit: dict[str, float] = {}  # of each table's weights: what rounding may move one of them by
-        self._warned = False  # that a step was too small
+        self._process = os.getpid()  # which trains, and adds owed noise
+        self._momentum: dict[str, Tensor] = {}  # from a checkpoint
+        self._unit: dict[str, float] = {}  # float32's last place at each table's largest weight
+        self._warned = False  # whether it warned that a step was too small
 
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
-        self.settle()  # what a run before this one left
+        self.settle()  # noise owed from an earlier run
         super().begin(space, sigma, std, noise)
         self._tables, self._together, self._process = {}, None, os.getpid()
 
@@ -84,7 +83,7 @@ class LazyDP(NoiseSchedule):
                 "false, or train on one device"
             )
         seed = ranks.shared(secrets.randbits(128))
-        if self.noise.seeded:  # repeatable, and another noise for what is trained after a resume
+        if self.noise.seeded:  # repeatable, with other noise after a resume
             seed = int(self.noise.at(step + RESTART).uniforms(1) * 2**53)
         for stream, table in enumerate(self.space):
             group = next(g for g in optimizer.param_groups if any(p is table.parameter for p in g["params"]))
@@ -154,15 +153,15 @@ class LazyDP(NoiseSchedule):
             lazy.step(rows, values, self._told_taken(table.name, rates))
 
     def taken_at(self, name: str, rates: Rates) -> Rates:
-        """Return these rates, or a rate of 0 where float32 would not hold a step beside the table's weights.
+        """Return these rates, or a rate of 0 if float32 cannot hold such a step at the table's weights.
 
-        Noise that is replayed is rounded step by step, whoever reads the row: that is dense noise at any rate.
+        Replayed noise is rounded step by step, for any reader of the row: it is dense noise at any rate.
         """
         holds = not self.aggregate or rates.rate * self.farthest >= LEAST_UNITS * self._unit[name]
         return rates if holds else replace(rates, rate=0.0)
 
     def _told_taken(self, name: str, rates: Rates) -> Rates:
-        """Return the same, and say once that steps are left out."""
+        """Return the same; warn once if steps are skipped."""
         taken = self.taken_at(name, rates)
         if taken.rate != rates.rate and not self._warned:
             self._warned = True
@@ -193,9 +192,9 @@ class LazyDP(NoiseSchedule):
             yield
 
     def _refuse_fork(self) -> None:
-        """Refuse a process that was forked from the one that trains, where rows may owe noise.
+        """Refuse a forked process, while rows may owe noise.
 
-        The other one will pay the same debt with other draws: one gradient would be seen under two noises.
+        Its parent will add the same owed noise with other draws: one gradient would be released with two noises.
         """
         if os.getpid() == self._process:
             return
@@ -206,7 +205,7 @@ class LazyDP(NoiseSchedule):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        self.settle()  # so that nothing else has to be remembered
+        self.settle()  # so that there is no debt to save
         return {name: lazy.momentum for name, lazy in self._tables.items() if lazy.momentum is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -217,7 +216,7 @@ class LazyDP(NoiseSchedule):
 
 
 def _unit_of(values: Tensor, ranks: Ranks) -> float:
-    """Return what float32 distinguishes beside a table's largest weight; each process may have some of them."""
+    """Return float32's last place at a table's largest weight, over the tables of all processes."""
     largest = max(abs(float(each)) for each in values.aminmax()) if values.numel() else 0.0
     found = ranks.gathered(torch.tensor([largest], dtype=torch.float64))
     return float(torch.cat(found).amax()) * torch.finfo(values.dtype).eps

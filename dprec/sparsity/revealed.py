@@ -1,9 +1,9 @@
-"""What EANA reveals where there is no ε: who alone reads a row, how many read each, and the bounds of its paper.
+"""What EANA reveals, which has no ε: users who alone read a row, readers of each row, and the bounds of its paper.
 
-A row that one user alone reads moves if and only if that user is in the data. The paper's bounds (Ning et al., 2022)
-are for a linear loss, one pass, and a step for each user. There C others who read a row leave C pieces of its noise, so
-one user's share is hidden the better the more they are: Theorem 3.1 counts the rarest row for all rows and users,
-Equation 9 each user's own rows. The printed divergence is right for neither direction, so here is the exact one.
+A row that only one user reads changes if and only if that user is in the data. The paper's bounds (Ning et al., 2022)
+assume a linear loss, one pass, and a step for each user. Then C other readers of a row add C noise terms, and more
+readers hide one user's share better. Theorem 3.1 uses the rarest row for all rows and users, Equation 9 each user's own
+rows. The printed divergence is right for neither direction, so this file computes the exact one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 ORDERS = np.concatenate([np.arange(1.05, 10, 0.05), np.arange(10, 200, 0.5), np.geomspace(200, 20_000, 200)])
-FEW_ORDERS = ORDERS[::8]  # for a bound of each user
+FEW_ORDERS = ORDERS[::8]  # for bounds of every single user
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
 def added(alpha: Any, count: Any, x: float = 1.0, sigma: float = 1.0, width: float = 1.0) -> np.ndarray:
-    """Return D_α(with a user ‖ without), who adds norm x to `width` numbers that `count` others touch each.
+    """Return D_α(with a user ‖ without): the user adds norm x to `width` numbers that `count` others touch each.
 
     It is the larger of the two directions, and ∞ from the order count + 1 on.
 
@@ -45,14 +45,14 @@ def epsilons(renyi: np.ndarray, orders: np.ndarray, delta: float) -> np.ndarray:
 
 
 def revealed(user: np.ndarray, row: np.ndarray, widths: np.ndarray, sigma: float, delta: float) -> dict[str, Any]:
-    """Return what the tables of a run under EANA reveal. All of it is exact, so none of it is private.
+    """Return what the tables of a run under EANA reveal. All figures are exact, so none is private.
 
     Args:
         user: (n,) distinct pairs of a user, numbered from 0 without gaps
         row: (n,) and a row that this user reads.
         widths: (rows,) how many numbers each row has.
         sigma: noise multiplier of the gradients.
-        delta: of the bounds.
+        delta: δ of the bounds.
 
     >>> found = revealed(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 1]), np.array([4, 4, 4]), 1.0, 1e-5)
     >>> found["users_alone"], found["rows_of_one_user"], found["rows_unread"], found["users_of_a_row"]
@@ -86,7 +86,7 @@ def revealed(user: np.ndarray, row: np.ndarray, widths: np.ndarray, sigma: float
 def _of_users(
     user: np.ndarray, others: np.ndarray, widths: np.ndarray, least: np.ndarray, sigma: float, delta: float
 ) -> np.ndarray:
-    """Return Equation 9's ε of each user (users,): the first term where the user's rarest row takes all of the norm."""
+    """Return Equation 9's ε of each user (users,); the first term assumes the whole norm in the rarest row."""
     renyi = np.empty((len(least), len(FEW_ORDERS)))
     for place, alpha in enumerate(FEW_ORDERS):
         first, logs = added(alpha, least, 1.0, sigma, 0.0), added(alpha, others, 0.0, sigma, 1.0)
@@ -95,7 +95,7 @@ def _of_users(
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """Return this as sentences for the owner of the data."""
+    """Return these figures as sentences for the owner of the data."""
     if not found:
         return []
     shown = {key: "∞" if value is None else value for key, value in found.items()}

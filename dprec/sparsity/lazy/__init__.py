@@ -1,1 +1,1 @@
-"""What LazyDP keeps of its tables: which noise each row owes, its closed form, and all tables of a GPU at once."""
+"""LazyDP's records of its tables: the noise that each row owes, its closed form, and all tables of a GPU at once."""

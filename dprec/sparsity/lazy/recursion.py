@@ -1,10 +1,10 @@
-"""What plain SGD makes, over many steps, of a row that nobody touches: closed forms of mean and variance.
+"""Closed forms of the mean and variance of a row without gradients after many steps of plain SGD.
 
-One step, with learning rate η, decay λ and noise ξ of standard deviation s, makes of weight w
+One step, with learning rate η, decay λ and noise ξ of standard deviation s, changes weight w to
 
     w ← w - η (λ w + ξ)
 
-which is linear, so that a gap of steps has a linear mean and a Gaussian noise that can be drawn at once.
+This is linear, so that many steps have a linear mean and one Gaussian noise, which can be drawn at once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from dprec.sparsity.rows.kinds import Rates
 from dprec_kernels.tables import to_device
 
-SMALL = 1e-100  # of what decay leaves: from here on the sums are started anew, long before they lose digits
-DROWNED = 1e-11  # part of the sum of all steps' variances: what one step adds is known to 1e-5 of itself from here on
+SMALL = 1e-100  # of what decay leaves: below this the sums restart, long before they lose digits
+DROWNED = 1e-11  # of the sum of all steps' variances: the least that one step may add, for a relative error of 1e-5
 
 
 class Decayed:
@@ -29,10 +29,10 @@ class Decayed:
         self.steps = 0
         self._known = _grown(torch.tensor([[1.0], [0.0]], dtype=torch.float64))  # A_t and Q_t of all steps
         self._there = self._known  # the same on the tables' device
-        self._sent = 0  # numbers of it that are there
+        self._sent = 0  # how many of its numbers were copied there
 
     def record(self, rates: Rates) -> None:
-        """Enter one more step."""
+        """Record one more step."""
         now, then = self.steps, self.steps + 1
         if then == self._known.shape[1]:
             self._known = _grown(self._known)
@@ -50,19 +50,19 @@ class Decayed:
 
     @property
     def decays(self) -> bool:
-        """Whether anything less than all is left of a weight."""
+        """Whether weights have decayed at all."""
         return float(self._left[self.steps]) != 1
 
     @property
     def worn(self) -> bool:
-        """Whether every row should be settled, and the sums started anew."""
+        """Whether every row should be settled, and the sums restarted."""
         return float(self._left[self.steps]) < SMALL
 
     def drowns(self, rates: Rates) -> bool:
-        """Whether a step adds so little to the sums that its own noise could not be told from their rounding.
+        """Whether a step adds so little to the sums that their rounding would hide its noise.
 
-        Rates that fall to 0 over a million steps come to this: Q_b - Q_a would be 0, and rows that nobody reads would
-        owe nothing of such a step, which shows who read the others.
+        This happens if rates fall to 0 over a million steps: Q_b - Q_a would be 0, and rows that are not read would
+        owe nothing for such a step. That would reveal which rows were read.
         """
         left = float(self._left[self.steps]) * (1 - rates.rate * rates.decay)
         return rates.rate != 0 and rates.rate**2 < DROWNED * float(self._noise[self.steps]) * left**2
@@ -72,18 +72,18 @@ class Decayed:
         return self._left[self.steps] / self._on(steps.device)[0].index_select(0, steps), self.owed(steps)
 
     def owed(self, steps: Tensor) -> Tensor:
-        """Return the noise alone."""
+        """Return only the noise."""
         noise = self._noise[self.steps] - self._on(steps.device)[1].index_select(0, steps)
         noise.clamp_(min=0).sqrt_()
         return noise.mul_(self._left[self.steps]) if self.decays else noise
 
     def _on(self, device: torch.device) -> Tensor:
-        """Return (2, steps) of both where rows are asked for; only the steps since the last time travel."""
+        """Return (2, steps), A and Q, on this device; only steps since the last call are copied."""
         if device.type == "cpu":
             return self._known
         known = self.steps + 1
         if self._there.device != device or self._there.shape != self._known.shape:
-            with torch.inference_mode(False):  # what an evaluation needs first must serve training, too
+            with torch.inference_mode(False):  # an evaluation may fill it first, and training uses it too
                 self._there, self._sent = to_device(self._known, device), known
         if self._sent < known:
             self._there[:, self._sent : known].copy_(to_device(self._known[:, self._sent : known], device))

@@ -1,4 +1,4 @@
-"""Tables whose rows owe noise: up to which step each row has its noise, and how it gets the rest."""
+"""Tables whose rows owe noise: until which step each row has its noise, and how it gets the rest."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dprec_kernels.ordering import ascending, distinct, is_among, picked
 from dprec_kernels.paths import host_readable
 from dprec_kernels.row_noise import RowNoise
 
-SETTLED_AT_ONCE = 1 << 16  # rows, when all of a table's are settled
-COUNTED = 1 << 20  # steps before all rows are settled and the count begins anew: no history of steps grows on
+SETTLED_AT_ONCE = 1 << 16  # rows, when a whole table is settled
+COUNTED = 1 << 20  # steps before all rows are settled and the count restarts, which bounds the history of steps
 
 
 def refuse_unread(read: Tensor) -> None:
-    """Refuse a step of rows of which some were not read in it."""
+    """Refuse a step with a row that was not read in it."""
     unread = "a row got a gradient without having been read in this step"
     if not host_readable(read):
         torch._assert_async(read.all(), unread)  # ends the process, without a wait
@@ -50,7 +50,7 @@ class LazyTable(ABC):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Find the table where the module has it now, and count what is written to it in here as the strategy's own."""
+        """Find the module's present tensor, and count writes within the context as the strategy's own."""
         found = self.parameter.detach()
         if (found.dtype, found.device, found.shape) != (self.values.dtype, self.values.device, self.values.shape):
             raise UserError(
@@ -65,12 +65,12 @@ class LazyTable(ABC):
 
     @property
     def written(self) -> tuple[int, int]:
-        """Something that changes if other code writes to the table."""
+        """A value that changes if other code writes to the table."""
         found = self.parameter
         return found.data_ptr(), found._version - self._writes
 
     def owing(self, ids: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield rows that owe noise, ascending, without padding, and the first step of which each does."""
+        """Yield rows that owe noise, ascending and without padding, and the first step whose noise each owes."""
         if ids is None:
             for start in range(0, len(self.values), SETTLED_AT_ONCE):
                 stop = min(start + SETTLED_AT_ONCE, len(self.values))
@@ -87,14 +87,14 @@ class LazyTable(ABC):
     @property
     @abstractmethod
     def now(self) -> int:
-        """How many steps are kept."""
+        """How many steps are recorded."""
 
     @abstractmethod
     def settle(self, ids: Tensor | None) -> None:
         """Give these rows, or all, the noise they owe."""
 
     def step(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        """Take one step: these rows get its noise with their gradient, and all others owe it."""
+        """Take one step: these rows get the gradient and its noise; all others owe the noise."""
         refuse_unread(self.settled.index_select(0, rows) == self.now)
         self.refuse(rates)
         if self.drowns(rates):
@@ -109,22 +109,22 @@ class LazyTable(ABC):
         self.restart()
 
     def refuse(self, rates: Rates) -> None:
-        """Refuse a step at rates that are not for this table."""
+        """Refuse a step at rates that this table does not support."""
         if rates.momentum and self.momentum is None:
             raise UserError("LazyDP: momentum was 0 as the run began: give it from the start, with aggregate: false")
 
     def drowns(self, rates: Rates) -> bool:
-        """Whether what is known of the steps should be started anew before one with these rates."""
+        """Whether the record of steps should restart before a step with these rates."""
         return False
 
     @property
     def full(self) -> bool:
-        """Whether what is known of the steps should be started anew after this one."""
+        """Whether the record of steps should restart after this one."""
         return self.now >= COUNTED or self.worn
 
     @property
     def worn(self) -> bool:
-        """Whether it should be before they have been counted."""
+        """Whether it should restart before `COUNTED` steps."""
         return False
 
     @abstractmethod
@@ -133,13 +133,13 @@ class LazyTable(ABC):
 
     @abstractmethod
     def take(self, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        """Enter one more step, and give these rows their gradient and its noise, after which they owe nothing."""
+        """Record one more step, and give these rows their gradient and its noise; then they owe nothing."""
 
 
 class Aggregated(LazyTable):
-    """Noise of many steps at once; that of a step in which a row has a gradient is added to the gradient.
+    """Adds the noise of many steps at once; a step's noise is added together with its gradient.
 
-    So a row is rounded with noise in it, never after a gradient alone.
+    So a row is only rounded after noise was added, never after a gradient alone.
     """
 
     def __init__(self, table: Table, std: float, noise: GaussianNoise) -> None:
@@ -171,9 +171,9 @@ class Aggregated(LazyTable):
             self.settled.index_fill_(0, rows, self.now)
 
     def _settle_unasked(self, ids: Tensor, steps: Decayed) -> None:
-        """Do the same without asking a GPU how many rows owe noise: rows that do not are left out where they stand."""
+        """Settle rows without waiting for the GPU to count those that owe noise: others are masked."""
         if not self.now:
-            return  # nobody owes
+            return  # no row owes noise
         rows = ascending(ids.flatten())
         starts = self.settled.index_select(0, rows)
         owes = starts < self.now
@@ -185,7 +185,7 @@ class Aggregated(LazyTable):
         self.settled.index_fill_(0, rows, self.now)
 
     def part(self) -> None:
-        """Keep the history of steps apart from that of others."""
+        """Give this table its own copy of the history of steps."""
         self.steps = copy.deepcopy(self.steps)
 
     def refuse(self, rates: Rates) -> None:
@@ -203,13 +203,13 @@ class Aggregated(LazyTable):
 
 
 class Replayed(LazyTable):
-    """Every step's noise by itself, from a stream in which each row and step has its place: dense SGD, late."""
+    """Replays each step's noise, from a stream in which each row and step has its place: dense SGD, later."""
 
     def __init__(self, table: Table, std: float, noise: GaussianNoise, momentum: bool, seed: int, stream: int) -> None:
         super().__init__(table, std, noise)
         self.momentum = zeros_beside(self.values) if momentum else None
         self.seed, self.stream = seed, stream
-        self.before = 0  # steps that are forgotten
+        self.before = 0  # steps before the recorded ones
         self.steps: list[Rates] = []
 
     @property

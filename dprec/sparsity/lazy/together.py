@@ -1,4 +1,4 @@
-"""Tables on a GPU that owe the noise of the same steps: read, settled and stepped at once, not one after the other."""
+"""Reads, settles and updates all tables on a GPU at once, if they owe the noise of the same steps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dprec_kernels.tables import Tables, spread
 
 
 class FusedTables:
-    """Tables that have one history of steps between them, which is true until one of them steps without the others.
+    """Tables that share one history of steps, until one of them steps without the others.
 
-    Rows are numbered through all tables. The noise is that which each table would draw by itself.
+    Rows are numbered across all tables. Each table gets the noise that it would draw by itself.
     """
 
     def __init__(self, lazy: Sequence[Aggregated]) -> None:
@@ -36,14 +36,14 @@ class FusedTables:
 
     @property
     def tables(self) -> Tables:
-        """The tables where they are now."""
+        """The tables at their present addresses."""
         if any(e.values.data_ptr() != known.data_ptr() for e, known in zip(self.lazy, self._tables.each, strict=True)):
             self._tables = Tables.of([each.values for each in self.lazy])
         return self._tables
 
     @staticmethod
     def fits(lazy: Sequence[LazyTable]) -> bool:
-        """Whether these are several, all on one GPU, and what kernels take."""
+        """Whether these are several tables, all on one GPU, that the kernels support."""
         return len(lazy) > 1 and all(
             isinstance(each, Aggregated)
             and not by_numpy(each.values)
@@ -54,15 +54,15 @@ class FusedTables:
         )
 
     def settle(self, ids: Sequence[Tensor], std: float, noise: GaussianNoise) -> None:
-        """Give the rows that are read of each table the noise that they owe."""
+        """Give the rows that are read from each table the noise that they owe."""
         if not self._steps.steps:
-            return  # nobody owes
+            return  # no row owes noise
         begin, which, size, _ = self._numbered([each.numel() for each in ids])
         alike = len({each.shape[1:] for each in ids}) == 1  # then none is copied before it is joined
         flat = torch.cat(list(ids)).flatten() if alike else torch.cat([each.flatten() for each in ids])
-        # An id of no row would be one of the next table's here, before its look-up refuses it.
+        # An id beyond a table's rows would mean a row of the next table here, before the look-up refuses it.
         torch._assert_async((flat.remainder(size) == flat).all(), "a table has no row of an id that is looked up")
-        rows = ascending(flat + begin)  # of table after table, as they were: only within each do they move
+        rows = ascending(flat + begin)  # sorting moves ids only within each table
         starts = self.settled.index_select(0, rows)
         owes = starts < self._steps.steps
         owes[1:].logical_and_(rows[1:] != rows[:-1])
@@ -76,7 +76,7 @@ class FusedTables:
     def step(
         self, rows: Sequence[Tensor], values: Sequence[Tensor], rates: Rates, std: float, noise: GaussianNoise
     ) -> None:
-        """Take one step of all tables, as `LazyTable.step` does of one."""
+        """Take one step of all tables, as `LazyTable.step` does for one."""
         begin, which, _, width = self._numbered([len(each) for each in rows])
         own = torch.cat(list(rows))
         through, starts = own + begin, width.cumsum(0) - width  # where a row's gradient begins
@@ -94,7 +94,7 @@ class FusedTables:
             self._begin_anew()
 
     def part(self) -> None:
-        """Leave each table with a history of its own."""
+        """Give each table its own copy of the history."""
         for each in self.lazy:
             each.part()
 
@@ -110,9 +110,9 @@ class FusedTables:
             each.steps = self._steps
 
     def _numbered(self, counts: Sequence[int]) -> tuple[Tensor, ...]:
-        """Return, for each of so many rows of each table, what is the same for all of a table's.
+        """Return, for each of `counts` rows of each table, four facts of its table.
 
-        The table's first row, its place among the tables, and how many rows and columns it has.
+        These are the table's first row, its place among the tables, and its numbers of rows and columns.
         """
         sizes, widths = zip(*(table.shape for table in self._tables.each), strict=True)
         columns = self._begins[:-1], range(len(sizes)), sizes, widths

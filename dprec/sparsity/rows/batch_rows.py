@@ -1,4 +1,4 @@
-"""What the users of a batch do to the rows of some tables."""
+"""Which rows of some tables the users of a batch read, and their gradients there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dprec_kernels.tables import to_device
 
 
 def only(uses: Iterable[Contribution], rows: Tensor | None) -> list[Contribution]:
-    """Return what is left of a table's uses, all of them look-ups, where no other rows than these may change."""
+    """Return a table's uses, all of them look-ups, without gradients of rows other than `rows`."""
     if rows is None:
         return list(uses)
     return [use.only(rows.to(use.ids.device)) for use in _look_ups(uses)]
@@ -39,13 +39,13 @@ def batch_rows(
     rounding: float = 0.0,
     ranks: Ranks | None = None,
 ) -> BatchRows:
-    """Return what the users of these micro-batches look up; None stands for all rows of the space.
+    """Return what the users of these micro-batches look up; `among` None stands for all rows of the space.
 
-    A row counts for a user who reads it, with a gradient or without one: whether terms cancel to 0 may be decided by
-    rounding, and so by others. What is read for padding, or for positions that only a longer history has, is no read of
-    the user's own; so a row without a gradient counts only for users who are known to be `unpadded`, and other users
-    who have one are recorded alone before (`split_by_user`). Rows that are `declared` change in every step, and count
-    for no user. With `ranks`, users are those of all processes, numbered one process after the other.
+    A row counts for a user who reads it, with or without a gradient: rounding, and so other users, may decide whether
+    terms cancel to 0. Reads for padding, or for positions that only a longer history has, are not the user's own. So a
+    row without a gradient counts only for users who are known to be `unpadded`; other users with such rows are recorded
+    alone before (`split_by_user`). Rows that are `declared` change in every step, and count for no user. With `ranks`,
+    users are those of all processes, numbered one process after the other.
     """
     ranks = ranks or Ranks()
     on_host = ranks.size == 1 and bool(recorded) and all(part.host_reads is not None for part in recorded)
@@ -61,7 +61,7 @@ def batch_rows(
         for name in space.tables:
             for use in _look_ups(reads.get(name, ())):
                 besides = (alike - space.start(name)).to(use.ids.device)
-                if not _known_to_be_all(part.unpadded):  # who is unpadded counts for all they read
+                if not _known_to_be_all(part.unpadded):  # users known to be unpadded count for all that they read
                     user, ids = (each.to(space.device) for each in use.reads_with_gradient(besides))
                     pairs.append((user + users) * space.size + space.flat(name, ids))
                 if part.unpadded is not None:
@@ -97,10 +97,10 @@ def split_by_user(
     alone: Alone = select_alone,
     without_gradient: Callable[[UserGradients], Tensor] = lambda own: own.losses.new_zeros(own.batch_size) != 0,
 ) -> list[tuple[Any, UserGradients]]:
-    """Take users out of their micro-batch whose gradient of these tables is not finite there, and record each alone.
+    """Record users alone whose gradient of these tables is not finite in their micro-batch.
 
-    As `add_rest_alone` does for the sum: others' padding may be what broke it, and what counts for a user must not
-    depend on others. The same for users who read rows `without_gradient`, if others' padding is in what they read.
+    Padding for others may have caused it, and a user's counts must not depend on others (as in `add_rest_alone`). The
+    same holds for users who read rows `without_gradient`, if padding for others is among their reads.
     """
     every_table, retaken = list(tables), []
     for part, own in pieces:
@@ -111,7 +111,7 @@ def split_by_user(
             continue
         if broken is None:
             broken = ~torch.stack([use.terms() for use in _look_ups(uses)]).isfinite().all(0)
-        broken[own.real :] = False  # who only fills up the batch is nobody
+        broken[own.real :] = False  # rows that fill up the batch are no users
         own.unpadded, trimmed = without_gradient(own) & ~broken & somebody, {}
         for user in own.unpadded.nonzero().flatten().tolist():
             one = alone(part, user)
@@ -127,7 +127,7 @@ def split_by_user(
             retaken += [
                 trimmed[user] if user in trimmed else alone(part, user) for user in broken.nonzero().flatten().tolist()
             ]
-    for name in _read_by_place(every_table, pieces):  # whatever the histories: what is said is not private
+    for name in _read_by_place(every_table, pieces):  # the same for any histories: the warning is not private
         _warn_of_padding(name)
     every = list(pieces)
     for one in retaken:
@@ -137,7 +137,7 @@ def split_by_user(
 
 
 def _somebody(part: Any, own: UserGradients) -> Tensor | None:
-    """Return (B,) who has a history: what a model reads for an empty one must add nothing to a count. None: all do."""
+    """Return (B,) True for users with a history: an empty one must add nothing to a count. None: all have one."""
     empty = getattr(part, "empty", None)
     if empty is not None and empty.shape == (own.real,):
         return torch.cat([~empty, empty.new_zeros(own.batch_size - own.real)])
@@ -145,7 +145,7 @@ def _somebody(part: Any, own: UserGradients) -> Tensor | None:
 
 
 def _read_by_place(tables: Iterable[str], pieces: Sequence[tuple[Any, UserGradients]]) -> list[str]:
-    """Return the tables of which all users of a micro-batch read the very same rows, such as positions."""
+    """Return the tables in which all users of a micro-batch read exactly the same rows, such as positions."""
     uses = [
         (name, use) for _, own in pieces if own.real > 1 for name in tables for use in own.contributions.get(name, ())
     ]
@@ -163,7 +163,7 @@ def _warn_of_padding(table: str) -> None:
 
 
 def without_gradient(space: RowSpace, recorded: UserGradients, declared: Mapping[str, Tensor] | None = None) -> Tensor:
-    """Return (B,) who reads a row of the space, neither padding nor declared, without a gradient there."""
+    """Return (B,) True for users who read a row, neither padding nor declared, without a gradient there."""
     space = space if recorded.host_reads is None else space.on(torch.device("cpu"))
     everybody = torch.arange(recorded.batch_size, device=space.device)
     found = torch.zeros_like(everybody, dtype=torch.bool)
@@ -185,7 +185,7 @@ def without_gradient(space: RowSpace, recorded: UserGradients, declared: Mapping
 
 
 def _moves_all_it_reads(use: LookUp, besides: Tensor, table: Table) -> bool:
-    """Whether it is known, without a wait, that each read has a gradient, but for padding and rows `besides`."""
+    """Whether each read is known to have a gradient, except padding and rows `besides`; never waits for a GPU."""
     if not (isinstance(use, Rows) and host_readable(use.ids)):
         return False
     never = distinct(torch.cat([besides, torch.tensor(sorted(table.padding), dtype=torch.int64)]))
@@ -193,7 +193,7 @@ def _moves_all_it_reads(use: LookUp, besides: Tensor, table: Table) -> bool:
 
 
 def _known_to_be_all(users: Tensor | None) -> bool:
-    """Whether it is known, without a wait, that these are all users."""
+    """Whether these are known to be all users; never waits for a GPU."""
     return users is not None and host_readable(users) and bool(users.all())
 
 
@@ -216,7 +216,7 @@ def real_pairs(space: RowSpace, pairs: Tensor) -> tuple[Tensor, Tensor]:
 def _summed(
     space: RowSpace, recorded: Sequence[UserGradients], among: Tensor | None, max_norm: float, ranks: Ranks
 ) -> tuple[Tensor, Tensor]:
-    """Sum the users' gradients of some tables, each user's clipped over all of them together."""
+    """Sum the users' gradients of some tables; each user is clipped over all of them together."""
     sums = {name: RowSum(t.parameter.shape, t.parameter.dtype, space.device) for name, t in space.tables.items()}
     left = None if among is None else space.split(among)
     for part in recorded:
@@ -240,10 +240,10 @@ def _summed(
 def copy_reads_to_host(
     tables: Iterable[str], recorded: UserGradients, somebody: Tensor | None
 ) -> tuple[Tensor | None, Tensor]:
-    """Keep on the host which rows of these tables the users read, and which reads have a gradient.
+    """Copy to the CPU which rows of these tables the users read, and which reads have a gradient.
 
-    Return (B,) whose gradient of the tables is not finite, and (B,) `somebody`, both there. The first is None where
-    there is nothing to tell: on a CPU, or where a table is used in another way than by rows of each user's own.
+    Return, on the CPU, (B,) True for users whose gradient of the tables is not finite, and (B,) `somebody`. The first
+    is None if the losses are on the CPU already, or a table is used otherwise than by each user's own rows.
     """
     uses = [(name, use) for name in tables for use in recorded.contributions.get(name, ())]
     own = [use for _, use in uses if isinstance(use, Rows)]
@@ -262,13 +262,13 @@ def copy_reads_to_host(
 
 
 def _gradients(uses: Sequence[Rows]) -> tuple[Tensor, Tensor]:
-    """Return (B, N) which of all reads have a gradient, a finite one, and (B,) whose gradients are finite."""
+    """Return (B, N) whether each read has a finite, non-zero gradient, and (B,) whether a user's are all finite."""
     if all(use.ids.shape[1] == 1 and use.values.dtype == torch.float32 for use in uses):
         side_by_side = torch.cat([use.values.reshape(len(use.ids), -1) for use in uses], 1).double()
         widths = [use.values.shape[1:].numel() for use in uses]
         squares = side_by_side.new_zeros(len(side_by_side), len(uses)).index_add_(
             1, of_columns(range(len(uses)), widths, side_by_side.device), side_by_side.square()
-        )  # of float32, which float64 can neither be too small nor too large for
+        )  # float64 holds all squares of float32
         return (squares > 0) & (squares < torch.inf), (squares.sqrt().float() < torch.inf).all(1)
     nonzero = torch.cat([use.with_gradient() for use in uses], 1)
     return nonzero, torch.stack([use.terms() for use in uses]).isfinite().all(0)

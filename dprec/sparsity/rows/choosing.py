@@ -1,4 +1,4 @@
-"""One choice of rows: what it may look at, what it pays and may return, and rows that a model declares to change."""
+"""Checks a choice of rows: its inputs, its cost, its result, and the rows that a model declares to change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def chosen_rows(
     rounding: float,
     ranks: Ranks,
 ) -> Tensor | Touched | None:
-    """Return the rows that may change: what is chosen, and what is declared to change in every step."""
+    """Return the rows that may change: the chosen ones, and those declared to change in every step."""
     batch = batch_rows(choice.space, recorded, among, declared, rounding, ranks) if choice.needs_batch else None
     chosen: Any = choice.choose(cast(BatchRows, _Unpaid(choice)) if batch is None else batch, among)
     if chosen is TOUCHED:
@@ -51,7 +51,7 @@ def chosen_rows(
 
 
 class _Unpaid:
-    """Takes the batch's place for a choice that costs no privacy, and refuses every look at it."""
+    """Replaces the batch for a choice that costs no privacy, and refuses any access."""
 
     def __init__(self, choice: RowChoice) -> None:
         self._choice = choice
@@ -66,7 +66,7 @@ def _unpaid(choice: Strategy) -> UserError:
 
 
 def _refuse_unusable(choice: RowChoice, chosen: Any) -> None:
-    """Refuse what `choose` returned if it is no ascending list of rows: later steps would take them for others."""
+    """Refuse a result of `choose` that is no ascending tensor of rows: they would be mistaken for other rows."""
     size, name = choice.space.size, type(choice).__name__
     if not isinstance(chosen, Tensor) or chosen.ndim != 1 or chosen.dtype != torch.long:
         kind = f"{chosen.dtype} {tuple(chosen.shape)}" if isinstance(chosen, Tensor) else type(chosen).__name__
@@ -76,7 +76,7 @@ def _refuse_unusable(choice: RowChoice, chosen: Any) -> None:
 
 
 def _refuse_brought_back(choice: RowChoice, chosen: Tensor, among: Tensor | None) -> None:
-    """Refuse a row that a choice before this one left out: what all choices leave is what may change."""
+    """Refuse a row that an earlier choice left out: only rows that all choices leave may change."""
     if among is not None and not bool((left := is_among(chosen, among.to(chosen.device))).all()):
         name, row = type(choice).__name__, int(chosen[~left][0])
         raise UserError(
@@ -85,16 +85,16 @@ def _refuse_brought_back(choice: RowChoice, chosen: Tensor, among: Tensor | None
 
 
 def _refuse_private(choice: RowChoice) -> None:
-    """Refuse a choice that shows what users do and does not say so."""
+    """Refuse a choice that reveals users' rows and does not declare it in `broken`."""
     if not choice.broken:
         name = type(choice).__name__
         raise UserError(f"privacy.sparsity: {name} adds noise to touched rows only: say in `broken` that it is not DP")
 
 
 def declared_rows(module: nn.Module | None, tables: Mapping[str, Table]) -> dict[str, Tensor]:
-    """Return the rows, ascending, that the module's `shared_rows` gives of each of these tables, if it has one.
+    """Return the rows of each table, ascending, that the module's `shared_rows` declares, if it has any.
 
-    It is asked before the step looks at a batch, so that what it says cannot follow from the batch.
+    It is called before the step reads a batch, so that its result cannot depend on the batch.
     """
     given: dict[str, list[Tensor]] = {}
     for parameter, rows in module.shared_rows() if offers(module, SharesRows) else ():

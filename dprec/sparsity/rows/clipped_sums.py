@@ -1,6 +1,6 @@
-"""Clips each user's gradient in a micro-batch and adds it to a step's sums, whether strategies rule tables or not.
+"""Clips each user's gradient in a micro-batch and adds it to a step's sums, with or without strategies for tables.
 
-It stands beside the strategies because these may leave rows out before anything is clipped.
+It is in this package because strategies may leave rows out before clipping.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dprec.gradients.row_sum import RowSum
 from dprec.gradients.uses.batches import Alone
 from dprec.sparsity.rows.table_strategies import TableStrategies
 
-Piece = tuple[Any, UserGradients]  # a micro-batch, or a user taken alone, and what its users add
+Piece = tuple[Any, UserGradients]  # a micro-batch, or a batch of one, and its users' gradients
 
 
 @dataclass(frozen=True)
 class ClippedSums:
-    """Clips users' gradients and adds them to `sums`, less the rows that `strategies` let nobody change."""
+    """Clips users' gradients and adds them to `sums`, without rows that `strategies` do not let change."""
 
     parameters: Mapping[str, nn.Parameter]
     losses: Losses
@@ -41,7 +41,7 @@ class ClippedSums:
 
     @property
     def dense(self) -> dict[str, Tensor]:
-        """The sums, where no strategy rules a table, so that none is kept by its rows."""
+        """The sums, if no table has a strategy, so that none is kept by its rows."""
         return cast("dict[str, Tensor]", self.sums)
 
     def add_micro_batch(self, part: Any, alone: Alone) -> list[Tensor]:
@@ -49,13 +49,13 @@ class ClippedSums:
         return self.add_pieces(self.gradients(part, alone), alone)
 
     def gradients(self, part: Any, alone: Alone) -> Iterator[Piece]:
-        """Yield a micro-batch and what its users add, or that of each alone where the tape cannot tell them apart."""
+        """Yield a micro-batch and its users' gradients, or parts of it if the tape cannot separate users."""
         needs_batch = self.strategies.choice_needs_batch  # rows are chosen from all micro-batches before any is clipped
         read = self.strategies.read if self.strategies.schedules else None
         return user_gradients(self.parameters, self.losses, part, read=read, alone=alone, unpadded=needs_batch)
 
     def before_a_choice(self, parts: Sequence[Any], alone: Alone) -> list[Piece]:
-        """Return what the users of all micro-batches add, from which rows are chosen before any is clipped."""
+        """Return the gradients of all micro-batches' users, from which rows are chosen before clipping."""
         pieces = [piece for part in parts for piece in self.gradients(part, alone)]
         return self.strategies.split_by_user(pieces, lambda one: next(self.gradients(one, alone))[1], alone)
 
@@ -64,11 +64,11 @@ class ClippedSums:
         losses = []
         for part, own in pieces:
             losses.append(self.clip(part, own, alone).losses)
-            del own  # the next one needs the memory that its softmax keeps
+            del own  # frees the memory of its softmax for the next one
         return losses
 
     def clip(self, part: Any, own: UserGradients, alone: Alone) -> ClippedUsers:
-        """Clip and add the users of a micro-batch, and alone those who are left out of it."""
+        """Clip and add the users of a micro-batch; try those left out again, each alone."""
         return add_rest_alone(self.add(own), part, partial(self._again, alone), alone)
 
     def add(self, own: UserGradients) -> ClippedUsers:

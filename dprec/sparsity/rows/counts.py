@@ -1,4 +1,4 @@
-"""How often all users, or those of a period, look up the rows of some tables."""
+"""Counts how many users, of all or of a period, look up each row of some tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AT_ONCE = 8192  # users whose look-ups are counted together
 def counts_of(
     space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Parameter], users: Users, sums: ExactSums
 ) -> Counts:
-    """Return what counts, for a release, how often these users look up each row of the space, or draws rows by it."""
+    """Return a function that counts, for a release, the users who look up each row, or draws rows by these counts."""
 
     def counts(release: Release) -> Tensor:
         found = look_ups(space, losses, parameters, users)
@@ -40,7 +40,7 @@ def counts_of(
 
 
 def places_of(space: RowSpace) -> list[np.ndarray]:
-    """Return the rows of each table, numbered over the space, without padding."""
+    """Return each table's rows, numbered over the space, without padding."""
     padding = space.padding.cpu().numpy()
     rows = [space.start(table.name) + np.arange(table.rows) for table in space]
     return [own[~np.isin(own, padding)] for own in rows]
@@ -49,9 +49,9 @@ def places_of(space: RowSpace) -> list[np.ndarray]:
 def look_ups(
     space: RowSpace, losses: Losses, parameters: Mapping[str, nn.Parameter], users: Users
 ) -> Iterator[Portion]:
-    """Yield which rows of a space the users look up in training, each row of a user once.
+    """Yield the rows of a space that users look up in training, each row of a user once.
 
-    Refused is a model in which what a user looks up depends on who else is in the micro-batch.
+    Refuse a model in which a user's look-ups depend on the other users in the micro-batch.
     """
     before = 0
     for start in range(0, len(users), AT_ONCE):
@@ -70,7 +70,7 @@ def look_ups(
 
 
 def _unpadded(users: Users, group: Sequence[int]) -> list[Any]:
-    """Return the micro-batches of a group; of one user each where batches cannot tell a user from others' padding."""
+    """Return the micro-batches of a group; of one user each if a batch may hold padding for others."""
     parts = users.of(group)
     if all(map(selects, parts)):
         return parts

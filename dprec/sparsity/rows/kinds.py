@@ -1,7 +1,7 @@
-"""What every sparsity strategy is, and its two kinds.
+"""The base class of sparsity strategies, and its two kinds.
 
-A `RowChoice` says which rows may change in a step; those get the step's noise. A `NoiseSchedule` says when rows get
-their noise: at their steps, but not through the gradient.
+A `RowChoice` chooses the rows that may change in a step; those get the step's noise. A `NoiseSchedule` decides when
+rows get their noise, which it adds itself and not through the gradient.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dprec.sparsity.rows.tables import RowSpace, Table
 
 
 class Strategy:
-    """The base of both kinds: `RowChoice` says which rows may change, `NoiseSchedule` when rows get their noise.
+    """The base of both kinds: `RowChoice` chooses rows that may change, `NoiseSchedule` when rows get their noise.
 
-    A strategy of your own subclasses one of the two. Tensors that it keeps or returns live on the device of its tables,
+    Your own strategy subclasses one of the two. Tensors that it keeps or returns are on the device of its tables,
     `space.device`.
 
     Args:
@@ -39,12 +39,12 @@ class Strategy:
     {'strategy': 'EANA', 'least_rows': 100, 'tables': ['embedding.*']}
     """
 
-    broken: ClassVar[str | None] = None  # why what it trains is not private
-    noise_ratio: float = math.inf  # noise multiplier of its choices per that of the gradients; ∞ where there are none
+    broken: ClassVar[str | None] = None  # why a model trained with it is not private
+    noise_ratio: float = math.inf  # noise multiplier of its choices per that of the gradients; ∞ if it makes none
 
     @property
     def needs_batch(self) -> bool:
-        """Whether it chooses by what the batch looks up, which it then pays for in every step."""
+        """Whether it chooses by the batch's look-ups, which costs privacy in every step."""
         return self.noise_ratio < math.inf
 
     def __init__(self, tables: str | list[str] = "*", least_rows: int = 0) -> None:
@@ -54,20 +54,20 @@ class Strategy:
             self.refuse("least_rows", least_rows, "give a whole number from 0 up")
 
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
-        """Learn, before the first step, what it rules over and how much noise its choices and gradients get.
+        """Set its tables, and the noise of its choices and gradients, before the first step.
 
         `sigma` is the noise multiplier of a choice, `std` the standard deviation in each entry of a step's gradient.
         """
         self.space, self.sigma, self.std, self.noise = space, sigma, std, noise
 
     def phrase(self, sigma: float) -> str:
-        """What the guarantee's sentence says of it, given the noise multiplier of its choices."""
+        """Its part of the guarantee's sentence, given the noise multiplier of its choices."""
         return f"{type(self).__name__} on {', '.join(self.tables)}"
 
     def settings(self) -> dict[str, Any]:
-        """JSON-able: its class and arguments, each of which it keeps under the argument's name.
+        """JSON-able: its class and arguments; it keeps each argument as an attribute of the same name.
 
-        A resumed run is refused where they differ, so an argument that is not kept is refused too.
+        A resumed run with other settings is refused, so an argument that is not kept is refused, too.
         """
         given: dict[str, Any] = {}
         for cls in type(self).__mro__:
@@ -85,15 +85,15 @@ class Strategy:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
 
     def refuse(self, name: str, value: object, wanted: str) -> NoReturn:
-        """Refuse an argument, and say what is wanted in its place: "give a number above 0"."""
+        """Refuse an argument, with an advice in `wanted`, such as "give a number above 0"."""
         raise UserError(f"privacy.sparsity: {type(self).__name__}.{name} is {value}: {wanted}")
 
 
 def _arguments(cls: type) -> list[str]:
-    """Return what the `__init__` that a class writes itself takes by name; what it hands on is named by its bases."""
+    """Return the names of arguments of a class's own `__init__`; those it passes on are its bases'."""
     if "__init__" not in vars(cls) or cls is object:
         return []
     _, *parameters = signature(vars(cls)["__init__"]).parameters.values()
@@ -102,17 +102,17 @@ def _arguments(cls: type) -> list[str]:
 
 @dataclass(frozen=True)
 class BatchRows:
-    """What the users of one batch do to the rows of a strategy's tables: the input of `RowChoice.choose`. Private.
+    """The rows that the users of one batch read and change: the input of `RowChoice.choose`. Private data.
 
     Attributes:
         users: how many users the batch has.
         user: (n,) the user of each distinct pair of a user and a row.
-        row: (n,) the row that this user reads, in the strategy's space, none of `shared` and no padding.
-        shared: rows that change whoever is drawn, ascending: what the model declares in `shared_rows`.
-        summed: given the most that one user may add, over all tables, returns the rows (m,) of the sum of the users'
-            gradients, ascending, and the norm of each (m,).
-        rounding: how much further than that most one user may move a sum of the step, in parts of it.
-        host: the same on the host, where it is known there and the tables are on a GPU.
+        row: (n,) the row that this user reads, in the strategy's space, without `shared` rows and padding.
+        shared: rows that change in every step, ascending: those that the model declares in `shared_rows`.
+        summed: a function of the norm to which each user is clipped over all tables. It returns the rows (m,) of the
+            sum of the users' gradients, ascending, and the norm of each (m,).
+        rounding: how much more than that norm one user may move a sum of the step, relative to it.
+        host: the same on the CPU, if it is known there and the tables are on a GPU.
 
     >>> import torch
     >>> from dprec.sparsity import BatchRows
@@ -131,25 +131,25 @@ class BatchRows:
     host: BatchRows | None = None
 
     def on_host(self) -> BatchRows:
-        """Return the same where Python may ask without waiting, if that is known."""
+        """Return the same on the CPU, if it is known there, so that Python need not wait for a GPU."""
         return self.host or self
 
 
 class Touched(Enum):
-    """What `choose` returns where the rows with a gradient get noise and no others, which is not private."""
+    """`choose` returns `TOUCHED` if only rows with a gradient get noise, which is not private."""
 
     ROWS = "touched"
 
 
 TOUCHED: Final = Touched.ROWS
-# With noise, how often users look up each row of the space (rows,); of a release that draws, the rows that are drawn.
+# Returns noisy counts of the users who look up each row of the space (rows,); for a release that draws, the drawn rows.
 Counts: TypeAlias = Callable[[Release], Tensor]
 
 
 class RowChoice(Strategy, ABC):
     """A strategy that decides which rows may change in a step. A subclass writes `choose` and `noise_ratio`.
 
-    Where several name a table, each chooses among what the ones before it left.
+    If several name a table, each chooses among the rows that those before it left.
 
     Args:
         tables: names of the tables it rules over, with * and ? as in file names; all embeddings by default.
@@ -173,23 +173,23 @@ class RowChoice(Strategy, ABC):
 
     @abstractmethod
     def choose(self, batch: BatchRows, among: Tensor | None) -> Tensor | Touched | None:
-        """Return the rows that may change in this step, ascending and some of those in `among`; None stands for all.
+        """Return the rows that may change in this step, ascending and from `among`; None stands for all.
 
-        Padding rows may be among the rows: they stay as they are. The subclass has to show that `noise_ratio`
-        covers what one user can move in its choice.
+        Padding rows may be included: they stay as they are. The subclass's author has to show that `noise_ratio`
+        covers how much one user can change its choice.
         """
 
     def releases(self, periods: int = 0) -> tuple[Release, ...]:
-        """The counts that `learn` asks for: over all users, or over those of a period.
+        """The counts that `learn` requests: over all users, or over those of a period.
 
-        `periods` is how many there are in data that is trained on period by period, 0 for other data.
+        `periods` is the number of periods if training goes period by period, otherwise 0.
         """
         return ()
 
     def learn(self, period: int | None, counts: Counts) -> None:
-        """Ask for counts: before the first step of all, with None, and before a period's; it may come back later.
+        """Request counts: with None before the first step, or before a period's first; a period may come again.
 
-        A user's rows have norm 1 together, each release is asked for once, and its noise is in the counts.
+        A user's rows have norm 1 together. Request each release once; the counts include its noise.
         """
 
 
@@ -213,7 +213,7 @@ class Rates:
 
 
 def rates_of(group: Mapping[str, Any]) -> Rates:
-    """Return those of an optimizer's group as numbers: in a tensor a scheduler would change past steps', too."""
+    """Return an optimizer group's rates as numbers: a scheduler would change a tensor of past steps, too."""
     return Rates(float(group["lr"]), float(group["weight_decay"]), float(group.get("momentum", 0.0)))
 
 
@@ -223,7 +223,7 @@ Move: TypeAlias = tuple[Table, Tensor, Tensor]  # a table, the rows that a step'
 class NoiseSchedule(Strategy, ABC):
     """A strategy that updates its tables by itself and adds each row's noise. A subclass writes `step`.
 
-    One that leaves rows without noise after a step writes `read` and `settle` too. It rules its tables alone.
+    One that leaves rows without noise after a step also writes `read` and `settle`. It shares its tables with no other.
 
     Args:
         tables: names of the tables it rules over, with * and ? as in file names; all embeddings by default.
@@ -241,11 +241,11 @@ class NoiseSchedule(Strategy, ABC):
     False
     """
 
-    farthest: float = math.inf  # that one user's share moves a table at a rate of 1, once a run has begun
+    farthest: float = math.inf  # the most that one user's share moves a table at a rate of 1, once a run has begun
 
     @property
     def owes(self) -> bool:
-        """Whether rows may lack noise between steps: where `settle` has anything to do."""
+        """Whether rows may lack noise between steps, so that `settle` has work to do."""
         return type(self).settle is not NoiseSchedule.settle
 
     def begin(self, space: RowSpace, sigma: float, std: float, noise: GaussianNoise) -> None:
@@ -259,28 +259,28 @@ class NoiseSchedule(Strategy, ABC):
                 )
 
     def bind(self, optimizer: Optimizer, step: int) -> None:
-        """Learn how tables are updated, before the first step of this process, which is the run's step `step`.
+        """Get the optimizer, before the first step of this process, which is the run's step `step`.
 
-        One that knows more than plain SGD writes its own.
+        A schedule for more than plain SGD overrides this.
         """
         if not isinstance(optimizer, SGD) or any(group["momentum"] for group in optimizer.param_groups):
             name = type(self).__name__
             raise UserError(f"{name} needs SGD without momentum (model.optimizer sgd): set it, or leave {name} out")
 
     def taken_at(self, name: str, rates: Rates) -> Rates:
-        """Return the rates at which a table takes a step that the optimizer takes at these."""
+        """Return the rates of a table's step, given the optimizer's."""
         return rates
 
     @abstractmethod
     def step(self, table: Table, rows: Tensor, values: Tensor, rates: Rates) -> None:
-        """Apply a step's gradient, which is `values` in these rows and has no noise yet, and noise to all rows.
+        """Apply a step's gradient, `values` in these rows without noise, and add noise to all rows.
 
-        The values are divided by the expected batch already, and `self.std` is the standard deviation of the noise
-        beside them. Padding rows are put back afterwards; `read` and `settle` leave those of `table.padding` alone.
+        The values are divided by the expected batch already, and `self.std` is the standard deviation of their noise.
+        Padding rows are restored afterwards; `read` and `settle` must not change those of `table.padding`.
         """
 
     def step_all(self, moves: Sequence[Move], rates: Rates) -> None:
-        """Do so for several tables: one after the other, where a strategy knows no faster way."""
+        """Apply a step to several tables, by default one after the other."""
         for table, rows, values in moves:
             self.step(table, rows, values, rates)
 
@@ -288,13 +288,13 @@ class NoiseSchedule(Strategy, ABC):
         """Give these rows the noise that they owe: they are about to be read. None stands for all rows."""
 
     def read_all(self, reads: Mapping[str, Tensor | None]) -> None:
-        """Do so for several tables: one after the other, where a strategy knows no faster way."""
+        """Give rows of several tables the noise that they owe, by default one table after the other."""
         for name, ids in reads.items():
             self.read(name, ids)
 
     def written(self, name: str) -> object:
-        """Return something that changes if other code writes to a table; None where a strategy cannot tell."""
+        """Return a value that changes if other code writes to a table; None if the strategy does not know."""
         return None
 
     def settle(self) -> None:
-        """Give all rows the noise that they lack: somebody is about to see the weights."""
+        """Give all rows the noise that they owe, before the weights are read."""

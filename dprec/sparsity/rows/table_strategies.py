@@ -36,7 +36,7 @@ from dprec_kernels.paths import host_readable
 
 
 class TableStrategies:
-    """A run's strategies for embedding tables, in their order; tables that none of them names get dense noise."""
+    """A run's strategies for embedding tables, in order; tables without a strategy get dense noise."""
 
     def __init__(self, strategies: Sequence[Strategy] = ()) -> None:
         self.in_order = list(strategies)
@@ -51,10 +51,10 @@ class TableStrategies:
         self._over: dict[str, list[Strategy]] = {}
         self._tables: dict[str, Table] = {}
         self._chosen: dict[str, Tensor | None] = {}
-        self._noised: dict[str, Tensor] = {}  # what is chosen but padding, where this is known already
+        self._noised: dict[str, Tensor] = {}  # chosen rows without padding, if known already
         self._whole: set[str] = set()  # tables whose sums have all of these already
-        self._touched: set[str] = set()  # tables whose rows get noise only where somebody has a gradient
-        self.held: dict[str, Tensor] = {}  # a step's gradients that get their noise from a schedule, and have none yet
+        self._touched: set[str] = set()  # tables of which only rows with a gradient get noise
+        self.held: dict[str, Tensor] = {}  # a step's gradients without noise, which a schedule will add
 
     @property
     def choices(self) -> list[RowChoice]:
@@ -66,7 +66,7 @@ class TableStrategies:
 
     @property
     def choice_needs_batch(self) -> bool:
-        """Whether rows are chosen by what the batch looks up."""
+        """Whether rows are chosen by the batch's look-ups."""
         return True in [strategy.needs_batch for strategy in self.in_order]
 
     @property
@@ -76,12 +76,12 @@ class TableStrategies:
 
     @property
     def tables_owing_noise(self) -> dict[str, nn.Parameter]:
-        """The tables whose rows owe noise and get it when read, so that reading writes to them; none before `begin`."""
+        """Tables whose rows get owed noise when they are read, so that reading writes; empty before `begin`."""
         return {name: self._tables[name].parameter for name in self._owing}
 
     @property
     def table_versions(self) -> dict[str, object]:
-        """Return, for each table whose rows owe noise, something that changes if other code writes to it."""
+        """Return, for each table whose rows owe noise, a value that changes if other code writes to it."""
         return {name: schedule.written(name) for name, schedule in self._owing.items()}
 
     @property
@@ -96,9 +96,9 @@ class TableStrategies:
 
     @property
     def gradient_noise_factor(self) -> float:
-        """By how much gradients' noise multiplier exceeds the whole step's: a factor, 1 or more, for choices of rows.
+        """The factor, 1 or more, by which the gradients' noise multiplier exceeds the step's, to pay for choices.
 
-        Gaussians with multipliers s₁, s₂, … tell as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
+        Gaussians with multipliers s₁, s₂, … reveal as much as one with (s₁⁻² + s₂⁻² + …)^(-1/2).
         """
         paid = [strategy.noise_ratio for strategy in self.in_order] if self._paid is None else self._paid
         return math.sqrt(1 + sum(ratio**-2 for ratio in paid))
@@ -110,7 +110,7 @@ class TableStrategies:
         return [strategy.settings() for strategy in self.in_order]
 
     def phrase(self, sigma: float) -> str:
-        """What the guarantee's sentence says of the strategies."""
+        """The strategies' part of the guarantee's sentence."""
         if not self.in_order:
             return ""
         own = sigma * self.gradient_noise_factor
@@ -120,7 +120,7 @@ class TableStrategies:
     def begin(
         self, module: nn.Module, trained: Mapping[str, nn.Parameter], step_noise: StepNoise, max_norm: float
     ) -> None:
-        """Find each strategy's tables, once the noise of a step, and the norm that users are clipped to, are known."""
+        """Find each strategy's tables, given the noise of a step and the clipping norm."""
         tables, self._module, self._rounding = tables_of(module, trained), module, step_noise.rounding
         self._ranks = step_noise.source.ranks
         self._over, self._tables, self.tally = {}, {table.name: table for table in tables}, Tally()
@@ -156,17 +156,17 @@ class TableStrategies:
         sums: ExactSums,
         periods: int = 0,
     ) -> None:
-        """Let strategies ask for counts of these users: all, before the first step, or those of a period before its."""
+        """Let strategies request counts of these users: of all before the first step, or of a period before it."""
         for choice in self.choices:
             if any(release.period == period for release in choice.releases(periods)):
                 choice.learn(period, counts_of(choice.space, losses, parameters, users, sums))
 
     def over(self, name: str) -> bool:
-        """Whether a strategy rules over this parameter."""
+        """Whether this parameter has a strategy."""
         return name in self._over
 
     def guard(self, module: nn.Module, optimizer: Optimizer, step: int) -> None:
-        """Give rows all noise that they owe before the module's tables are looked up or copied outside of a step."""
+        """Register hooks that give rows the noise they owe before tables are looked up or copied outside of a step."""
         for schedule in self.schedules:
             schedule.bind(optimizer, step)
         if not self.owe_noise or self._guarded is module:
@@ -175,11 +175,11 @@ class TableStrategies:
         guard(module, [t.parameter for t in self._tables.values()], self.settle, lambda: self._stepping)
 
     def report(self) -> dict[str, float]:
-        """What the strategies did in a step of this process, on average."""
+        """Averages of the strategies' work over this process's steps."""
         return self.tally.report([self._tables[name] for name in self._over])
 
     def update(self, optimizer: Optimizer) -> None:
-        """Take the steps of tables that have a schedule, whose gradients the optimizer then does not see."""
+        """Take the steps of tables with a schedule; the optimizer does not see their gradients."""
         scheduled = {id(table.parameter): (schedule, table) for schedule in self.schedules for table in schedule.space}
         for group in optimizer.param_groups if scheduled else ():
             rates = rates_of(group)
@@ -191,13 +191,13 @@ class TableStrategies:
                     schedule.step_all(moves, rates)
 
     def taken_at(self, name: str, rates: Rates) -> Rates:
-        """Return the rates at which a table that has a schedule takes a step that the optimizer takes at these."""
+        """Return the rates of a step of a table with a schedule, given the optimizer's."""
         schedule = self._over[name][-1]
         assert isinstance(schedule, NoiseSchedule)
         return schedule.taken_at(name, rates)
 
     def _taken(self, table: Table) -> Move:
-        """Take the gradient that is held for a table."""
+        """Remove and return the gradient held for a table."""
         gradient = self.held.pop(table.name)
         return table, gradient.indices()[0], gradient.values()
 
@@ -214,14 +214,14 @@ class TableStrategies:
             strategy.load_state_dict(state)
 
     def read(self, reads: Mapping[str, Tensor | None]) -> None:
-        """Let schedules give rows the noise that they owe: these are about to be read."""
+        """Let schedules give rows the noise that they owe, before they are read."""
         due = [(s, name) for name in reads for s in self._over.get(name, ()) if isinstance(s, NoiseSchedule)]
         for schedule, own in groupby(due, key=lambda each: each[0]):
             schedule.read_all({name: reads[name] for _, name in own})
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A step. Within it, rows get the noise that they owe as the tape announces look-ups, batch by batch."""
+        """A context for a step. In it, rows get owed noise when the tape announces look-ups, batch by batch."""
         self._stepping = True
         self._declared = declared_rows(self._module, self._tables) if self.choice_needs_batch else {}
         try:
@@ -241,12 +241,12 @@ class TableStrategies:
         return split_by_user(self._over, pieces, again, alone, self._without_gradient)
 
     def _without_gradient(self, recorded: UserGradients) -> Tensor:
-        """Return who reads a row, of which users are counted, without a gradient there."""
+        """Return (B,) True for users who read a counted row without a gradient there."""
         each = [without_gradient(s.space, recorded, self._declared) for s in self.choices if s.needs_batch]
         return torch.stack(each).any(0)
 
     def choose(self, recorded: Sequence[UserGradients]) -> None:
-        """Fix which rows may change in this step, by the users of all processes."""
+        """Choose the rows that may change in this step, by the users of all processes."""
         self._chosen, self._noised = dict.fromkeys(self._over), {}
         self.tally.steps += 1
         if self.choice_needs_batch:
@@ -259,14 +259,14 @@ class TableStrategies:
             if isinstance(chosen, Tensor):
                 self._chosen |= space.split(chosen)
                 self._noised = {name: rows for name, rows in self._noised.items() if name not in space.tables}
-                if chosen.device != space.device:  # while Python may ask
+                if chosen.device != space.device:  # while Python need not wait
                     known = space.split(chosen[~is_among(chosen, space.on(chosen.device).padding)])
                     self._noised |= known
             elif chosen is TOUCHED:
                 self._touched.update(space.tables)
 
     def counted(self, recorded: UserGradients) -> list[Tensor]:
-        """Return, for each strategy that needs the batch, the rows that count for these users or change anyway."""
+        """Return, for each strategy that needs the batch, the rows counted for these users, and declared rows."""
         each = [batch_rows(s.space, [recorded], None, self._declared) for s in self.choices if s.needs_batch]
         return [distinct(torch.cat([batch.row, batch.shared])) for batch in each]
 
@@ -290,7 +290,7 @@ class TableStrategies:
         return name not in self._over or not isinstance(self._over[name][-1], NoiseSchedule)
 
     def restricted(self, recorded: UserGradients) -> UserGradients:
-        """Return what the users add to rows that may change."""
+        """Return the users' gradients, restricted to rows that may change."""
         self.refuse_whole(recorded)
         own = {name: uses for name in self._over if (uses := recorded.contributions.get(name, []))}
         chosen = {name: rows for name in own if (rows := self._chosen[name]) is not None}
@@ -313,14 +313,14 @@ class TableStrategies:
                 )
 
     def merge(self, sums: Mapping[str, Tensor | RowSum]) -> None:
-        """Merge the sums of the tables that are ruled, at once where each would wait for a GPU."""
+        """Merge the sums of tables with a strategy, on a GPU all at once: each alone would wait for it."""
         mine = {name: total for name, total in sums.items() if isinstance(total, RowSum)}
         wanted = {name: rows for name, rows in self._noised.items() if name in mine and self.noised_now(name)}
         self.tally.add(0, 0, merge_together(mine, {name: self._tables[name].padding for name in mine}, wanted))
         self._whole = {name for name in wanted if mine[name].held}
 
     def released_rows(self, name: str, total: RowSum) -> tuple[Tensor, Tensor]:
-        """Return a sum's rows that are released, now or later by a schedule, and their values, without their noise."""
+        """Return the rows and values of a sum that are released, now or later by a schedule, before their noise."""
         table = self._tables[name]
         without_padding, chosen = total.held, self._chosen[name]
         rows, values = total.pop_merged()
@@ -345,7 +345,7 @@ class TableStrategies:
         return rows, values
 
     def _among(self, space: RowSpace) -> Tensor | None:
-        """Return the rows of a space that are left so far; None where nothing was chosen yet."""
+        """Return the rows of a space that choices have left so far; None if nothing was chosen yet."""
         if all(self._chosen[name] is None for name in space.tables):
             return None
         every = {name: self._chosen[name] for name in space.tables}
@@ -358,7 +358,7 @@ class TableStrategies:
 
 @contextmanager
 def _padding_kept(tables: Iterable[Table]) -> Iterator[None]:
-    """Put the tables' padding rows back as they were, whatever the code within does to the tables."""
+    """Restore the tables' padding rows after the context."""
     rows = [t.parameter.detach()[row] for t in tables for row in t.padding]
     kept = [torch.empty_like(row) for row in rows]
     if rows:

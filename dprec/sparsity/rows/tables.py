@@ -19,12 +19,12 @@ from dprec_kernels.tables import to_device
 
 @dataclass(frozen=True)
 class Table:
-    """A parameter that is read by id, row by row.
+    """A parameter whose rows are read by id.
 
     Attributes:
-        name: of the parameter in the model, such as embedding.weight.
+        name: the parameter's name in the model, such as embedding.weight.
         parameter: (rows, width) the weights.
-        padding: rows that stand for nothing and never change.
+        padding: padding rows, which never change.
 
     >>> import torch
     >>> from dprec.sparsity import Table
@@ -36,7 +36,7 @@ class Table:
 
     name: str
     parameter: nn.Parameter
-    padding: tuple[int, ...] = ()  # rows that stand for nothing and never change
+    padding: tuple[int, ...] = ()  # padding rows, which never change
 
     @property
     def rows(self) -> int:
@@ -44,16 +44,16 @@ class Table:
 
     @property
     def nothing(self) -> Tensor:
-        """The rows of padding, ascending, where the table is."""
+        """The padding rows, ascending, on the table's device."""
         return torch.tensor(sorted(self.padding), dtype=torch.int64, device=self.parameter.device)
 
 
 class RowSpace:
-    """The rows of some tables, numbered one after the other: how a strategy's `choose` names rows.
+    """The rows of some tables, numbered consecutively, as a strategy's `choose` returns them.
 
     Args:
         tables: in the order of their numbers.
-        device: where work on the rows happens. None: the device of the tables.
+        device: device for work on the rows. None: that of the tables.
 
     >>> import torch
     >>> from dprec.sparsity import RowSpace, Table
@@ -78,14 +78,14 @@ class RowSpace:
 
     @property
     def device(self) -> torch.device:
-        """Where the tables are, and so everything that a strategy keeps of their rows."""
+        """The device for work on the rows; a strategy keeps its tensors there."""
         return self._device or next((table.parameter.device for table in self.tables.values()), torch.device("cpu"))
 
     @property
     def padding(self) -> Tensor:
-        """The rows that stand for nothing, ascending."""
+        """The padding rows, ascending."""
         rows = [self._start[t.name] + row for t in self.tables.values() for row in sorted(t.padding)]
-        return torch.tensor(rows, dtype=torch.int64, device=self.device)  # also where there is none
+        return torch.tensor(rows, dtype=torch.int64, device=self.device)  # also if there is none
 
     @property
     def no_rows(self) -> Tensor:
@@ -103,7 +103,7 @@ class RowSpace:
         return rows + self._start[name]
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the rows of each table among these, which ascend."""
+        """Return the rows of each table among `flat` (ascending)."""
         cuts = torch.searchsorted(flat, torch.tensor(self._starts, device=flat.device)).tolist()
         counts = [last - first for first, last in pairwise(cuts)]
         own = to_device(flat - repeated(self._starts, counts, flat.device), self.device)
@@ -111,21 +111,21 @@ class RowSpace:
 
 
 def tables_of(module: nn.Module, trained: Mapping[str, nn.Parameter]) -> list[Table]:
-    """Return the trained tables that the module's embeddings hold, with the padding rows that these declare."""
+    """Return the trained tables of the module's embeddings, with their padding rows."""
     return [Table(name, trained[name], rows) for name, rows in padding_rows(module, trained).items()]
 
 
 def named(tables: Iterable[Table], patterns: Sequence[str], least_rows: int) -> list[Table]:
-    """Return the tables that are large enough and match one of these patterns, as file names do."""
+    """Return the tables with at least `least_rows` rows whose names match a pattern, as file names do."""
     return [t for t in tables if t.rows >= least_rows and any(fnmatchcase(t.name, p) for p in patterns)]
 
 
-# How much noise sparsity strategies spared, and how much they wasted.
+# How much noise sparsity strategies saved, and how much they wasted.
 
 
 @dataclass
 class Tally:
-    """What the strategies did so far, over the tables they rule. How many rows were touched is not private."""
+    """Counts of the strategies' work on their tables so far. The number of touched rows is not private."""
 
     steps: int = 0
     noised: int = 0  # rows
@@ -140,7 +140,7 @@ class Tally:
             self.untouched = self.untouched + untouched
 
     def report(self, tables: Iterable[Table]) -> dict[str, float]:
-        """Return averages over the steps; nothing where no row got noise."""
+        """Return averages over the steps; empty if no row got noise."""
         if not self.entries:
             return {}
         dense = sum(table.parameter.numel() for table in tables)
@@ -152,7 +152,7 @@ class Tally:
 
 
 class PayFirst:
-    """A hook of modules that hold tables, before a look-up or a state_dict; a copy of the module is paid up, too."""
+    """A hook before a module's look-ups and state_dict that adds the noise that its tables owe; also for copies."""
 
     def __init__(self, pay: Callable[[], None], tables: Sequence[nn.Parameter]) -> None:
         self._pay = pay
@@ -162,7 +162,7 @@ class PayFirst:
         self._pay()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
-        """Pay, also in tables that were copied before their hooks were; the copy owes nothing and needs no hook."""
+        """Add owed noise, also to tables copied before their hooks; the copy owes nothing and needs no hook."""
         self._pay()
         with torch.no_grad():
             for table in self._tables:
@@ -175,14 +175,14 @@ class PayFirst:
 
 
 def guard(module: nn.Module, tables: Sequence[nn.Parameter], pay: Callable[[], None], busy: Callable[[], bool]) -> None:
-    """Pay before any part of the module shows these tables, except to look-ups while `busy`."""
+    """Call `pay` before any part of the module exposes these tables, except before look-ups while `busy`."""
     held = {id(table) for table in tables}
     show = PayFirst(pay, tables)
     read = PayFirst(lambda: None if busy() else pay(), tables)
     for part in module.modules():
         if not held.isdisjoint(map(id, part.parameters())):
             part.register_state_dict_pre_hook(show)
-            part.register_forward_pre_hook(read)  # of all that hold it, who may read its weight by themselves
+            part.register_forward_pre_hook(read)  # of all parents, too, which may read the weight directly
 
 
 def nothing(*_: Any) -> None:
