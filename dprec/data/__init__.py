@@ -2,13 +2,13 @@
 
 There are three kinds of data, `sequences`, `clicks` and `texts`, with `module` as their base. All pass these stages:
 
-    formats     what a file is: its rows, whatever it is written in
-    logs        one reader of its rows, one store of columns, in memory or in mapped files, ids, and events by user
-    datasets    a dataset's name → such a log, real, invented or a stand-in
-    selection   which items and users count, what of them is held out, and drawn users or records → batches
+    formats     reads the rows of files in any format
+    logs        a reader of rows, a store of columns (in memory or in mapped files), ids, and events by user
+    datasets    a dataset's name → its log: real, invented or a stand-in
+    selection   filters items and users, holds events out, and makes batches of drawn users or records
     click_logs  the columns of clicks, and records in time order
     text_log    texts with labels, and their tokens
-    draws       who takes part in a step, how long a run is, and the model's input
+    draws       samplers of users, the length of a run, and the model's input
 """
 
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # On demand, so that a script that draws from data of its own does not wait for Lightning.
+    # On demand, so that a script with its own data does not wait for Lightning.
     if name not in _HOMES:
         raise AttributeError(f"module 'dprec.data' has no attribute '{name}'")
     from importlib import import_module

@@ -32,7 +32,7 @@ class Clicks(RecordData):
             these logs, each of which a setting may replace.
         path: the log, or its folder; `data/<dataset>` by default. "clicks" takes any format that histories come in.
         label_column: the column of 0 and 1, or of true and false; "clicked" by default.
-        clicked: what is 1 in a label of other values: this value or these, or all numbers from this one on.
+        clicked: labels of other values that count as 1: this value or these, or all numbers from this one on.
         header: the names of the columns of text without a header.
         user_column: the column of users; each is then the unit of privacy.
         time_column: the column of times; by default the rows are in time order.
@@ -150,7 +150,7 @@ class Clicks(RecordData):
         self._loaded: CutLog[ClickLog] | None = None
 
     def with_files_written_out(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings of this data with public values in place of files, which may change or move."""
+        """Return settings with public values in place of files, which may change or move."""
         if not settings.get("categories"):
             return dict(settings)
         listed = {one.column: list(one.vocabulary.values) for one in self.columns.categories if one.vocabulary}
@@ -205,7 +205,7 @@ class Clicks(RecordData):
 
     @property
     def assumptions(self) -> list[str]:
-        # The sizes of the tables do not belong here: they come from the recipe.
+        # The sizes of the tables are left out: they come from the recipe.
         if self.period_days is not None:
             sizes = sorted(map(len, self.periods(self.period_days)))
             return [
@@ -216,7 +216,7 @@ class Clicks(RecordData):
 
     @property
     def fingerprint(self) -> str:
-        """A run may be resumed while this stays equal: format, sizes and number of records, never their content.
+        """A run may be resumed only if this is unchanged: format, sizes and number of records, never their content.
 
         If users are the unit, the number of records is private, so it is left out.
         """

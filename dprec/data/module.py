@@ -27,12 +27,12 @@ class SampledData(LightningDataModule):
     Another data module can be used without this base class if it has the same properties.
     """
 
-    unit: str  # what privacy protects and training draws as a whole: user or record
-    fingerprinted = "its size or how it is read"  # what the fingerprint stands for, in words
+    unit: str  # what privacy protects and training draws: user or record
+    fingerprinted = "its size or how it is read"  # what the fingerprint represents, in words
 
     def __init__(self, batch_size: float | None, sampling: Law, sampling_seed: int | None) -> None:
         super().__init__()
-        self.batch_size = batch_size  # below 1: a share of the units; None: as suits their number
+        self.batch_size = batch_size  # below 1: a share of the units; None: chosen by their number
         self.sampling = sampling
         self.sampling_seed = sampling_seed
         self._batches: UserBatches | None = None
@@ -45,7 +45,7 @@ class SampledData(LightningDataModule):
                 raise UserError(f"data.{name} is {value}: give at least 1")
 
     def with_files_written_out(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return these settings with the contents of files that they name, where this data can; else as they are."""
+        """Return these settings, with files replaced by their contents if this data supports it."""
         return dict(settings)
 
     @abstractmethod
@@ -70,18 +70,18 @@ class SampledData(LightningDataModule):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """A run may be resumed while this stays equal. It is written to files, so it must not reveal private data."""
+        """A run may be resumed only if this is unchanged. Files contain it, so it must not reveal private data."""
 
     @property
     def content(self) -> str | None:
-        """A hash of all records, with which alone a run may be resumed; None: nobody asks. Private data."""
+        """A hash of all records; a run is resumed only if it is unchanged. None: not compared. Private data."""
         return None
 
     def setup(self, stage: str | None = None) -> None:
         self.load()
 
     def predict_dataloader(self) -> Any:
-        """What `trainer.predict` looks at: whoever is held out for the test."""
+        """The data of `trainer.predict`: what is held out for the test."""
         return self.test_dataloader()
 
     @property
@@ -97,7 +97,7 @@ class SampledData(LightningDataModule):
 
     @property
     def notice(self) -> str | None:
-        """The sentence to print with all numbers from stand-in data."""
+        """The sentence to print with all results from stand-in data."""
         found: str | None = self.load().notice
         return found
 
@@ -109,9 +109,9 @@ class SampledData(LightningDataModule):
         return self._batches
 
     def at_once(self, asked: int | None, on_cpu: int, on_card: int) -> int:
-        """Return how much of a step the model takes at once: as asked, or as suits the device that trains.
+        """Return the size of a micro-batch: as asked, or as suits the training device.
 
-        Python's part of a pass takes as long however large the pass is, and a GPU waits for it.
+        Python takes equally long for a pass of any size, and a GPU waits for it.
         """
         if asked is not None:
             return asked
@@ -123,14 +123,14 @@ class SampledData(LightningDataModule):
         return DataLoader(units, batch_sampler=self.batches, collate_fn=as_is, generator=_own_generator())
 
     def judged_loader(self, batches: Any) -> DataLoader[Any]:
-        """Held-out batches, each once; where several processes train, those of this one."""
+        """Held-out batches, each once; if several processes train, those of this process."""
         mine = self.of_this_process(len(batches))
         return DataLoader(batches, batch_size=None, sampler=mine, collate_fn=as_is, generator=_own_generator())
 
     def of_this_process(self, batches: int) -> range:
-        """The held-out batches that this process looks at: all, or its part of them while several train.
+        """The held-out batches that this process evaluates: all, or its part while several processes train.
 
-        Where there are too few for each to have one, each looks at all, which leaves means as they are.
+        If there are fewer batches than processes, each evaluates all, which does not change means.
         """
         trainer = self.trainer
         if trainer is None or trainer.state.status != "running" or batches < trainer.world_size:
@@ -144,7 +144,7 @@ class SampledData(LightningDataModule):
 
 @dataclass(frozen=True)
 class CutLog(Generic[Log]):
-    """A log of records, and those for training, validation and test: consecutive, by time where they have times."""
+    """A log of records, and its parts for training, validation and test: consecutive, by time if records have times."""
 
     log: Log
     training: range
@@ -155,11 +155,11 @@ class CutLog(Generic[Log]):
 
 
 class RecordData(SampledData):
-    """Records, such as clicks and texts: the unit is one of them, or with a `user_column` a user with theirs."""
+    """Records, such as clicks and texts: the unit is one record, or with a `user_column` one user's records."""
 
-    validation: bool  # whether some records are for validation alone
+    validation: bool  # whether some records are only for validation
     records_per_step: int | None
-    longest: int | None = None  # the most that a record may have, where records have lengths
+    longest: int | None = None  # the greatest length of a record, if records have lengths
 
     def draw_by_record_or_person(self, user_column: str | None, records_per_step: int | None) -> None:
         """Set what a unit is, and the most records of a user in a step."""
@@ -174,7 +174,7 @@ class RecordData(SampledData):
     @property
     @abstractmethod
     def _micro_batch(self) -> int:
-        """The most records of a micro-batch; where they have lengths, the most of all these."""
+        """The most records of a micro-batch; if records have lengths, the greatest sum of padded lengths."""
 
     @property
     def _evaluated_at_once(self) -> int:
@@ -196,7 +196,7 @@ class RecordData(SampledData):
 
     def train_dataloader(self) -> DataLoader[list[Any]]:
         """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""
-        self.training.micro_batch = self._micro_batch  # it may be older than the trainer, and so than its device
+        self.training.micro_batch = self._micro_batch  # it may be made before the trainer, which knows the device
         return self.drawn_loader(self.training)
 
     def evaluated(self, records: range) -> EvaluatedRecords:
@@ -204,7 +204,7 @@ class RecordData(SampledData):
         return EvaluatedRecords(self.load().log, records, self._evaluated_at_once)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """The validation records where there are some, the test's otherwise."""
+        """The validation records, or the test's if there are none."""
         cut = self.load()
         return self.judged_loader(self.evaluated(cut.validation if self.validation else cut.test))
 
@@ -213,10 +213,10 @@ class RecordData(SampledData):
 
 
 def _own_generator() -> torch.Generator:
-    """What a loader draws its workers' seeds from, so that the global generator is the model's alone."""
+    """Return a generator for a loader's workers' seeds, so that only the model uses the global generator."""
     return torch.Generator().manual_seed(secrets.randbits(63))
 
 
 def as_is(batch: Any) -> Any:
-    """A loader's `collate_fn` where the dataset gives whole batches."""
+    """A loader's `collate_fn` if the dataset returns whole batches."""
     return batch

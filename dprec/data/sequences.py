@@ -53,9 +53,9 @@ class Sequences(SampledData):
         item_column: column of the item ids.
         time_column: column of the times, numbers or ISO dates; "rows" if the rows are in time order.
         where: which rows of the log to use, a condition in SQL on its columns, such as "rating >= 4".
-        context: columns of what is known of an event beside its item, such as its device or hour, which models of
-            sequences read. Each has the number of rows that its values are hashed to, or for numbers a list of bounds
-            between rows; both are public, and nothing about the data becomes so.
+        context: columns of an event's context, such as its device or hour, which models of sequences read. Each has
+            the number of rows that its values are hashed to, or for numbers a list of bounds between rows. Both are
+            public; nothing about the data becomes public.
         event_weights: how much the loss of an event counts, by a column of `context`: a number from 0 for each of its
             rows, such as `{rating: [0, 0.5, 1]}` for two bounds. A missing value counts 1. The numbers are public.
         cache: folder for prepared large logs; beside the log by default. An event takes 4 bytes for its item, 4 more if
@@ -101,7 +101,7 @@ class Sequences(SampledData):
     (50, 'synthetic', 5, 13)
     """
 
-    unit = "user"  # with their whole history
+    unit = "user"  # with the whole history
     fingerprinted = "the list of items"
 
     def __init__(
@@ -228,12 +228,12 @@ class Sequences(SampledData):
 
     @property
     def awaits_catalogue(self) -> bool:
-        """Whether a private release still has to choose the items among those of `found`."""
+        """Whether a private release still has to choose items among those of `found`."""
         return self.catalogue_from == PRIVATE and self._chosen is None
 
     @property
     def found(self) -> Interactions:
-        """The raw events; what of them training may know is in their `lengths` and `visits`. Private data."""
+        """The raw events; their `lengths` and `visits` contain only training events. Private data."""
         return self._opened().found
 
     def choose(self, ids: Sequence[str]) -> None:
@@ -241,14 +241,14 @@ class Sequences(SampledData):
         self._chosen = self._with_first(ids)
 
     def begin_with(self, ids: Sequence[str]) -> None:
-        """Number these items first, as an earlier run did whose model is trained further; others follow them."""
+        """Number these items first, as in the earlier run whose model is trained further; others follow."""
         self._first = list(ids)
 
     def _with_first(self, ids: Sequence[str]) -> Catalogue:
         return Catalogue([*dict.fromkeys([*self._first, *ids])] if self._first else ids)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of a choice that was paid for, so that whoever goes on can keep it."""
+        """A private catalogue that was paid for, so that a resumed run can keep it."""
         return {"catalogue": list(self._chosen.ids)} if self.catalogue_from == PRIVATE and self._chosen else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -264,7 +264,7 @@ class Sequences(SampledData):
 
     @property
     def prepared_as(self) -> dict[str, Any] | None:
-        """How a log was read that was prepared before, by the names of these arguments; None for other data."""
+        """How a prepared log was read, by the names of these arguments; None for other data."""
         folder = None if self.path is None else local(self.path)
         return settings_of(folder) if folder is not None and is_prepared(folder) else None
 
@@ -287,7 +287,7 @@ class Sequences(SampledData):
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What was read and what each filter dropped, counted without noise. Private data."""
+        """Counts of what was read and what each filter dropped, without noise. Private data."""
         return self.load().summary
 
     @property
@@ -317,16 +317,16 @@ class Sequences(SampledData):
 
     @property
     def fingerprint(self) -> str:
-        """A run may be resumed while this stays equal: the catalogue's, because the model's rows are its items.
+        """A run may be resumed only if this is unchanged: the catalogue's, because the model's rows are its items.
 
-        With context also how it is read, because it has rows too.
+        With context, also how it is read, because it has rows too.
         """
         own, columns = self.load().catalogue.fingerprint, self._context_columns
         return own if columns is None else f"{own} {columns.fingerprint}"
 
     @property
     def content(self) -> str:
-        """A hash of everybody's events, those held out too, and of which of them are for training. Private data."""
+        """A hash of all events, those held out too, and of which of them are for training. Private data."""
         found, training = self.load().histories, self.training
         away = [] if (held := self.load().split.histories) is found else [held.starts, held.ends, held.items]
         codes = None if found.context is None else found.context.codes

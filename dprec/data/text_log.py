@@ -28,7 +28,7 @@ TRAINING, VALIDATION, TEST = range(3)
 
 @dataclass(frozen=True)
 class TextColumns:
-    """Which columns are read, all of it from the recipe."""
+    """The columns that are read; all settings come from the recipe."""
 
     text: str
     pair: str | None
@@ -83,9 +83,9 @@ def read_texts(path: Path, columns: TextColumns) -> pl.DataFrame:
 
 
 def places(records: pl.DataFrame, test: float, validation: float) -> np.ndarray:
-    """(n,) where each record goes. Equal texts, and all records of a user, go to one place.
+    """(n,) the part of each record (0 training, ...). Equal texts, and all records of a user, are in one part.
 
-    A draw by record number would not do: without one record, all later ones would go elsewhere.
+    It does not depend on record numbers: otherwise, without one record, all later ones could change their parts.
 
     >>> records = pl.DataFrame({"text": [str(n) for n in range(1000)]})
     >>> np.bincount(places(records, test=0.1, validation=0.05)).tolist()
@@ -120,7 +120,7 @@ class TextLog:
         return len(self.labels)
 
     def read(self, records: np.ndarray, width: int | None = None) -> TextBatch:
-        """Records by number, in this order, padded to this width, or to the longest of them."""
+        """Return records by number, in this order, padded to this width or to the longest of them."""
         starts, lengths = self.starts[records], self.lengths[records]
         ids, segments = padded(self.ids, starts, lengths, width), padded(self.segments, starts, lengths, width)
         mask = torch.arange(ids.shape[1]) < torch.from_numpy(lengths)[:, None]
@@ -129,32 +129,32 @@ class TextLog:
         return TextBatch(ids, segments, mask.long(), label, own_length=width is not None)
 
     def people(self, records: np.ndarray, present: np.ndarray, width: int | None = None) -> PersonTextBatch:
-        """The same by person: `records` one person after the other, in the places (B, R) of `present`."""
+        """Return records by person: `records`, one person after the other, in the places (B, R) of `present`."""
         own_length = width is not None
         return PersonTextBatch.padded(self.read(records, width), present, own_length, ids=self.padding)
 
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_OF_TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")  # the files of which a folder holds one
+_OF_TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")  # a tokenizer's folder has one of these files
 PADDING, START, END, OTHERS = range(4)  # the first rows of a table of words
 
-Tokens = tuple[list[int], list[int]]  # of a text: ids, and for each the text of the pair that it is of
+Tokens = tuple[list[int], list[int]]  # of a text: ids, and for each 0 or 1, the text of the pair that it is in
 
 
 class Tokenizer(ABC):
-    """Makes ids of texts and of pairs."""
+    """Turns texts and pairs into ids."""
 
     size: int  # rows that the ids need
-    padding: int  # the id of what is no token
-    public: Sequence[str] = ()  # what a guarantee takes as public because of it
+    padding: int  # the id of padding
+    public: Sequence[str] = ()  # what a guarantee must assume public because of it
 
     @abstractmethod
     def read(self, texts: Sequence[str], pairs: Sequence[str] | None, longest: int) -> list[Tokens]:
-        """Return each text's tokens, one to `longest`, which must leave room for what marks start and end."""
+        """Return each text's tokens, one to `longest`, which must leave room for the start and end marks."""
 
 
 class HashedWords(Tokenizer):
-    """Words and marks, hashed into rows of a table: needs no list of words, and so none that is public.
+    """Words and punctuation marks, hashed into rows of a table: needs no list of words, and so no public one.
 
     >>> HashedWords(1000).read(["A cat.", "a"], None, longest=4)
     [([1, 516, 343, 2], [0, 0, 0, 0]), ([1, 516, 2], [0, 0, 0])]
@@ -181,7 +181,7 @@ class HashedWords(Tokenizer):
 
 
 class Pretrained(Tokenizer):
-    """A tokenizer that was saved in a folder. `instead` says what else the setting takes that names it."""
+    """A tokenizer that was saved in a folder. `instead` is the setting's other possible value, for messages."""
 
     def __init__(self, folder: str, setting: str = "data.tokenizer", instead: str = ", or leave it out") -> None:
         refuse_no_folder(folder, setting)
@@ -226,7 +226,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _marked(first: list[int], second: list[int] | None, longest: int) -> Tokens:
-    """Ids with marks around each text; of a pair, the longer text gives way first.
+    """Return ids with marks around each text; of a pair, the longer text is cut first.
 
     >>> _marked([7, 7, 7, 7], [8], longest=6)
     ([1, 7, 7, 2, 8, 2], [0, 0, 0, 0, 1, 1])

@@ -34,7 +34,7 @@ _SHORTEST = 8  # tokens that a text may have at least
 class Texts(RecordData):
     """Texts, or pairs of texts, with labels; the unit of privacy is one record, or with a `user_column` one user.
 
-    A text's tokens, and whether it is held out, follow from that text, or from its user's id, alone.
+    A text's tokens depend on that text alone. Whether it is held out depends on the text, or on its user's id, alone.
 
     Args:
         dataset: "texts" (files) or "synthetic".
@@ -132,7 +132,7 @@ class Texts(RecordData):
         return tokenizer_of(self.tokenizer_name, self.words)
 
     def read(self, texts: list[str], pairs: list[str] | None = None) -> TextLog:
-        """Texts without labels in tokens, as those of training are read."""
+        """Return texts without labels in tokens, read as for training."""
         given = {"text": texts, "label": np.zeros(len(texts), dtype=np.int64)} | ({"pair": pairs} if pairs else {})
         return TextLog(pl.DataFrame(given, schema_overrides={"text": pl.String}), self.tokenizer, self.max_length)
 
@@ -183,7 +183,7 @@ class Texts(RecordData):
 
     @property
     def fingerprint(self) -> str:
-        """A run may be resumed while this stays equal: settings and sizes, never the content of texts."""
+        """A run may be resumed only if this is unchanged: settings and sizes, never the content of texts."""
         columns = [self.columns.text, self.columns.pair, self.columns.label, self.columns.user, self.columns.where]
         read = [self.tokenizer_name, *self.sizes.values(), self.labels, self.records_per_step]
         cut = [self.test_path, self.test_share, self.validation_share, self.users]

@@ -1,4 +1,4 @@
-"""Which columns of a click log are read, and how: all of it comes from the recipe, nothing from the data."""
+"""The columns of a click log, and how they are read: all settings come from the recipe, none from the data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dprec.errors import UserError
 FEWEST = 4  # rows that a scaled-down feature keeps, if it has them
 LOG = "log"
 RowsOrValues: TypeAlias = "int | str | Sequence[str]"  # to hash into, or public values: the name of a file, or a list
-OF_COUNTS = 10.0  # what models divide the logarithms of counts by
+OF_COUNTS = 10.0  # models divide the logarithms of counts by this
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Category:
     column: str
     rows: int
     vocabulary: Vocabulary | None
-    bag: int | None  # of a list, the first so many ids count; None: one value in each record
+    bag: int | None  # how many of a list's first ids count; None: one value in each record
     hexadecimal: bool = False  # values are hashes of 8 hexadecimal digits, as Criteo writes them
 
     @property
@@ -104,7 +104,7 @@ class ClickColumns:
 
     Args:
         scale: multiplies the rows of categories.
-        mark: what stands between columns of text without a header, where the name of the file does not tell.
+        mark: the separator of columns of text without a header, if the file's name does not determine it.
         hexadecimal: whether categories are hashes of 8 hexadecimal digits, as Criteo writes them.
         label_column, user_column, time_column, categories, bags, numbers, format, where, clicked, header: as
             `dprec.data.Clicks` takes them.
@@ -175,7 +175,7 @@ class ClickColumns:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """What decides how a record is read, in plain values; ids are hashed into rows later."""
+        """The settings that decide how a record is read, in plain values; ids are hashed into rows later."""
         columns = [[one.column, one.bag, one.listed] for one in self.categories]
         numbers = [[one.column, one.bounds] for one in self.numbers]
         given = {"label": self.label, "user": self.user, "time": self.time, "where": self.where, "format": self.format}
@@ -184,7 +184,7 @@ class ClickColumns:
 
     @property
     def facts(self) -> list[Any]:
-        """What makes it the same reading, in plain values; of vocabularies a hash."""
+        """The settings that must stay equal in a resumed run, in plain values; of vocabularies a hash."""
         listed = [one.listed for one in self.categories]
         columns = [[one.column, one.rows, one.bag] for one in self.categories]
         more = [] if self.clicked is None and self.header is None else [self.clicked, self.header]
@@ -199,11 +199,11 @@ class ClickColumns:
         return NamedColumns(roles | self._features, self.where)
 
     def wanted_to_predict(self, beside: Sequence[str]) -> NamedColumns:
-        """The features of all rows, and columns that are kept beside what is predicted."""
+        """The features of all rows, and columns that are kept beside predictions."""
         return NamedColumns(self._features | {kept(name): name for name in beside})
 
     def format_of(self, part: Path) -> Format:
-        """The format of a part: text without a header where the header is given."""
+        """The format of a part: text without a header if `header` is given."""
         if self.header is None:
             return by_name(self.format)(part)
         refuse_unreadable(part)
@@ -259,7 +259,7 @@ _OF_TEXT = r'^[\s"\']+|[\s"\']+$'  # around an id of a list that is written as t
 def clicks(batch: pl.DataFrame, part: Path, name: str, clicked: float | list[str] | None = None) -> np.ndarray:
     """(n,) uint8 of 0, 1, true and false.
 
-    With `clicked`: 1 is a number from there on, or one of these values, and 0 is any other; none may be missing.
+    With `clicked`, 1 is any number from it on, or one of these values, and 0 is any other; none may be missing.
     """
     column, rows = batch["label"], batch["row"]
     if column.dtype.is_nested():
@@ -285,7 +285,7 @@ def counts(batch: pl.DataFrame, part: Path, number: Number) -> np.ndarray:
 
 
 def hashes(column: pl.Series, part: Path, category: Category) -> np.ndarray:
-    """(n, slots) uint32: what `bucket_ids` makes an id of; 0 is a missing value, or no value in a bag."""
+    """(n, slots) uint32: hashes, which `bucket_ids` turns into ids; 0 is a missing value, or no value in a bag."""
     if category.bag is None:
         if column.dtype.is_nested():
             raise UserError(
@@ -318,7 +318,7 @@ def _codes(column: pl.Series, category: Category) -> np.ndarray:
 
 
 def _hexadecimal(column: pl.Series) -> np.ndarray:
-    """A hash in 1..2^32 - 1 of each value of 8 hexadecimal digits, one to one but for 0, which is a missing value."""
+    """A hash in 1..2^32 - 1 of each value of 8 hexadecimal digits, one to one; 0 is a missing value."""
     text = column.cast(pl.String).fill_null("")
     missing, numbers = text == "", text.str.to_integer(base=16, strict=False)
     wrong = ~missing & (numbers.is_null() | (text.str.len_bytes() != 8) | text.str.starts_with("+"))

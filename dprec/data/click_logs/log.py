@@ -34,7 +34,7 @@ class ClickLog:
         found: of each record the `values`, which lie side by side, so that reading a record touches one page: the bits
             of float32 numbers, then those of uint32 hashes, which do not depend on the sizes of tables; `clicked`;
             perhaps `user`, equal for the records of one person, and `time`, ascending.
-        days: how many, where `ends` does not say where each ends.
+        days: the number of days, if `ends` is not given.
         facts: what was read and left out. Private data.
     """
 
@@ -69,7 +69,7 @@ class ClickLog:
         return self.days[-1]
 
     def read(self, records: np.ndarray, width: int | None = None) -> ClickBatch:
-        """Records by number, in this order; what is mapped takes no memory after that."""
+        """Return records by number, in this order; mapped files then take no memory."""
         numbers, hashed = self._apart(self._values[records])
         clicked = self._clicked[records].astype(np.float32)
         forget(self._values, self._clicked)
@@ -83,12 +83,12 @@ class ClickLog:
         )
 
     def people(self, records: np.ndarray, present: np.ndarray, width: int | None = None) -> PersonBatch:
-        """The same by person: `records` one person after the other, in the places (B, R) of `present`."""
+        """Return records by person: `records`, one person after the other, in the places (B, R) of `present`."""
         return PersonBatch.padded(self.read(records), present, own_length=True)
 
     @property
     def arrays(self) -> list[np.ndarray | None]:
-        """All that was read."""
+        """All arrays of the log."""
         return [*self._apart(self._values), self._clicked, self.users]
 
     def clicks(self, records: range) -> int:
@@ -109,8 +109,8 @@ def read_clicks(
 ) -> ClickLog:
     """Read a log: a file, a folder of parts, or a pattern.
 
-    A large log, or with `cache` any, is read once into a folder beside it or there, and mapped from then on. Of another
-    one the records are in memory: 4 bytes for each number and id. If `parts` are given, each is a day.
+    A large log (with `cache`, any) is read once into a folder beside it (or in `cache`), and mapped from then on. Other
+    logs are held in memory: 4 bytes for each number and id. If `parts` are given, each is a day.
     """
     found = kept_if_large(path, _FORMAT, columns.reading, cache, partial(_read, path, columns, parts), parts)
     facts = dict(found.facts)
@@ -161,7 +161,7 @@ def _features(columns: ClickColumns, batch: pl.DataFrame, part: Path) -> tuple[n
 
 
 def _say_unlisted(rows: Rows, columns: ClickColumns) -> None:
-    """Say how many records have a value that a public list does not have."""
+    """Print how many records have a value that is not in a public list."""
     place = len(columns.numbers)
     for one in columns.categories:
         own, place = rows.columns["values"][:, place : place + one.slots], place + one.slots
@@ -177,12 +177,12 @@ def _say_unlisted(rows: Rows, columns: ClickColumns) -> None:
 def read_to_predict(
     path: Path, columns: ClickColumns, beside: Sequence[str], frame: Format | None = None
 ) -> Iterator[tuple[pl.DataFrame, ClickLog]]:
-    """Yield all records of a log or data frame, many at a time, in order: what is kept beside them, and features."""
+    """Yield all records of a log or data frame, many at a time, in order: columns to keep, and features."""
     wanted, format_of = columns.wanted_to_predict(beside), columns.format_of if frame is None else lambda part: frame
     parts = None if frame is None else [path]
     for table in LogReader(path, wanted, partial(_labelled, columns), format_of, parts=parts).tables():
         for batch in table.batches():
-            unknown = np.zeros(len(batch), dtype=np.uint8)  # who clicks
+            unknown = np.zeros(len(batch), dtype=np.uint8)  # not known yet
             values = side_by_side(*_features(columns, batch, table.part))
             chosen = batch.select(pl.col(kept(name)).alias(name) for name in beside)
             yield chosen, ClickLog(columns, {"values": values, "clicked": unknown}, days=1)

@@ -1,4 +1,4 @@
-"""From the name of a click log to its records: known logs are presets of columns, which a recipe may replace."""
+"""Click logs by name: known logs are presets of columns, which a recipe may replace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dprec.data.logs.parts import OnMissing, Source, holds_parts, local, refuse_
 from dprec.errors import UserError
 
 ClickDataset = Literal["criteo-kaggle", "criteo-days", "avazu", "taobao", "movielens-clicks", "clicks", "synthetic"]
-DAYS = 7  # of a log that does not mark them
+DAYS = 7  # into which a log without marked days is cut
 # Distinct values of the 26 features as published (Ghazi et al., NeurIPS 2023, Table 3): not learnt from the data here.
 VOCABULARIES = (
     *(1_472, 577, 82_741, 18_940, 305, 23, 1_172, 633, 3, 9_090, 5_918, 64_300, 3_207),
@@ -53,7 +53,7 @@ class Preset:
 
     Args:
         settings: arguments of `ClickColumns`, and perhaps `days`, which a recipe may replace.
-        files: finds its files in a folder, and their names in words; by default all are its parts.
+        files: finds its files in a folder, and names them for messages; by default all are its parts.
         files_are_days: whether each file is a day.
     """
 
@@ -74,7 +74,7 @@ PRESETS: dict[str, Preset] = {
     # A line has clicked or not, 13 counts and 26 values of 8 hexadecimal digits; empty fields are missing values.
     "criteo-kaggle": Preset(_CRITEO, (_kaggle, "train.txt or train.txt.gz")),
     "criteo-days": Preset(_CRITEO, (_days, "day_0, day_1, ... or day_0.gz, ..."), files_are_days=True),
-    # The rows are in time order. Ten days, and no column that tells one person from others.
+    # The rows are in time order. Ten days, and no column that identifies people.
     "avazu": Preset(
         {
             "label_column": "click",
@@ -88,7 +88,7 @@ PRESETS: dict[str, Preset] = {
             "days": 10,
         }
     ),
-    # A view counts as 0. The file has some times outside of its nine days, of which Beijing's midnight is the border.
+    # A view counts as 0. The nine days begin at Beijing's midnight; the file has some times outside of them.
     "taobao": Preset(
         {
             "label_column": "behavior",

@@ -1,4 +1,4 @@
-"""Invented data: histories, clicks of Criteo's form or with named columns, and texts. The arguments determine all.
+"""Invented data: histories, clicks as in Criteo's logs or with named columns, and texts. The arguments determine all.
 
 Histories have the structure of film watching: genres, series and a long tail. Clicks have features with a long tail,
 and a network learns them better than a linear model. The class of a text depends on rare words, which separates a
@@ -31,7 +31,7 @@ TURN = np.pi / 4  # how far tastes turn between the first day and the last
 PAIRED, SECOND, SHIFT = 1.9, 0.3, 0.6  # of the paired part: weight, share of the second axis, shift of both sums
 BENT, STRAIGHT = 1.1, 0.5  # standard deviations of the two counted parts of the logit
 CHUNK = 2**14  # records drawn together: their draws stay in the cache
-TELLING = 0.25  # share of the words that speak for a class, all of them outside the most frequent
+TELLING = 0.25  # share of the words that indicate a class, all of them outside the most frequent
 FREQUENT = 50
 STRAY = 0.2
 NOBODY = -1
@@ -255,7 +255,7 @@ def named_clicks(columns: ClickColumns, records: int) -> dict[str, np.ndarray]:
 
 
 def criteo_clicks(vocabularies: Sequence[int], records: int, days: int, drift: float = 0.0) -> dict[str, np.ndarray]:
-    """A log of Criteo's form, as it is read: equal days in time order; the arguments determine it."""
+    """A log as in Criteo's files, as it is read: equal days in time order; the arguments determine it."""
     world = ClickWorld(vocabularies, days, drift=drift)
     ends = [day * records // days for day in range(days + 1)]
     blocks = [block for day in range(days) for block in world.day(day, ends[day + 1] - ends[day])]
@@ -264,10 +264,10 @@ def criteo_clicks(vocabularies: Sequence[int], records: int, days: int, drift: f
 
 
 def invented_texts(records: int, classes: int, words: int, users: int | None = None, seed: int = 0) -> pl.DataFrame:
-    """Records of words `w0`, `w1`, ... of falling frequency. Some rare words speak for a class.
+    """Records of words `w0`, `w1`, ... of falling frequency. Some rare words indicate a class.
 
-    A word that speaks for another class than the record's stays with chance `STRAY`; else one for the record's class
-    takes its place. Each record has a word for its class. With `users`, records are dealt to so many people at random.
+    A word that indicates another class than the record's stays with probability `STRAY`; otherwise a word of the
+    record's class replaces it. Each record has a word of its class. With `users`, so many people get them at random.
 
     >>> made = invented_texts(3, classes=2, words=500)
     >>> len(made), made["text"][0].split()[0][0], set(made["label"]) <= {0, 1}
@@ -288,7 +288,7 @@ def invented_texts(records: int, classes: int, words: int, users: int | None = N
     own = rng.choice(words, lengths.sum(), p=chance / chance.sum())
     label_of = np.repeat(labels, lengths)
     replaced = (speaks_for[own] != NOBODY) & (speaks_for[own] != label_of) & (rng.random(len(own)) >= STRAY)
-    replaced[np.cumsum(lengths) - 1] = True  # each record's last word is one for its class
+    replaced[np.cumsum(lengths) - 1] = True  # each record's last word indicates its class
     for label in range(classes):
         telling = np.flatnonzero(speaks_for == label)
         places = np.flatnonzero(replaced & (label_of == label))

@@ -56,7 +56,7 @@ LOGS = sorted({release.log for release in RELEASES.values()})
 
 
 class FetchError(Exception):
-    """The files could not be fetched; the message says why, in a few words."""
+    """The files could not be fetched; the message gives the reason."""
 
 
 def open_source(
@@ -122,7 +122,7 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def _log_at(path: Path) -> Path:
-    """The log itself; of a folder without parts, or with files of MovieLens, the only log with such a name in it."""
+    """Return the log itself; for a folder without parts, or with files of MovieLens, the only log in it by name."""
     found = _logs(path) if path.is_dir() else []
     if not found and (not path.is_dir() or holds_parts(path)):
         return path
@@ -138,7 +138,7 @@ def _only(found: list[Path], folder: Path) -> Path:
 
 
 def _located(dataset: str, folder: Path) -> Path | None:
-    """The log of a dataset in its folder, of a release also in the sub-folder that its archive makes."""
+    """Return a dataset's log in its folder; a release's may also be in its archive's sub-folder."""
     if dataset in RELEASES:
         release = RELEASES[dataset]
         places = (folder / release.log, folder / release.archive / release.log)

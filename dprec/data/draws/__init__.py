@@ -1,1 +1,1 @@
-"""Who takes part in a step, how long a run is, and the batch that a model gets."""
+"""Samplers of users, the length of a run, and the batches that models get."""

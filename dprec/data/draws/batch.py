@@ -18,7 +18,7 @@ B = TypeVar("B", bound="Batch")
 class Batch:
     """A dataclass of tensors; row i of each belongs only to user, person or record i."""
 
-    own_length = True  # whether each row's own length decides how far it is padded
+    own_length = True  # whether only a row's own length decides its padding
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -31,7 +31,7 @@ class Batch:
         return self._with({name: tensor.to(device, **options) for name, tensor in self.tensors.items()})
 
     def select(self: B, chosen: Sequence[int] | Tensor) -> B:
-        """Return the batch of only these rows, in this order: no wider than they need, where others widened it."""
+        """Return the batch of only these rows, in this order, without padding that only other rows needed."""
         rows = chosen if isinstance(chosen, Tensor) else list(chosen)
         taken = {name: tensor[rows] for name, tensor in self.tensors.items()}
         if self.own_length:
@@ -40,7 +40,7 @@ class Batch:
         return self._with({name: tensor[tuple(ends[: tensor.dim()])] for name, tensor in taken.items()})
 
     def _widths(self) -> tuple[int, ...]:
-        """Return how far the second dimension is used, and the third where that is padded too."""
+        """Return the used width of the second dimension, and of the third if it is padded too."""
         return ()
 
     def _with(self: B, tensors: dict[str, Tensor]) -> B:
@@ -77,7 +77,7 @@ class SequenceBatch(Batch):
 
     @property
     def empty(self) -> Tensor:
-        """(B,) which users have no history: with privacy they add nothing to a step."""
+        """(B,) True for users without a history: with privacy they add nothing to a step."""
         return (self.history == 0).all(1)
 
     def _widths(self) -> tuple[int, ...]:
@@ -157,17 +157,17 @@ class TextBatch(Batch):
 
 
 class OfPeople(Batch):
-    """A batch of people's records, in places of which some are empty; a person's records come first."""
+    """A batch of people's records, in places that may be empty; a person's records come first."""
 
-    record: ClassVar[type[Any]]  # the batch of records whose tensors these are, by person
-    nothing: ClassVar[Mapping[str, float]] = {}  # what fills a tensor where there is no record; 0 by default
+    record: ClassVar[type[Any]]  # the class of a batch of records with the same tensors
+    nothing: ClassVar[Mapping[str, float]] = {}  # fill values for empty places, by tensor; 0 by default
     present: Tensor  # (B, R) bool: where there is a record
 
     @classmethod
     def padded(cls, records: Any, present: np.ndarray | Tensor, own_length: bool = False, **fill: float) -> Any:
-        """Put records, one person after the other, in the places where `present` (B, R) says so.
+        """Put records, one person after the other, into the places where `present` (B, R) is True.
 
-        `fill` says what a tensor holds in other places, in place of `nothing`.
+        `fill` gives fill values for the other places, by tensor; others are those of `nothing`.
         """
         where, fill = torch.as_tensor(present), {**cls.nothing, **fill}
 
@@ -188,11 +188,11 @@ class OfPeople(Batch):
 
     @property
     def empty(self) -> Tensor:
-        """(B,) which people have no record: with privacy they add nothing to a step."""
+        """(B,) True for people without a record: with privacy they add nothing to a step."""
         return ~self.present.any(1)
 
     def mean(self, losses: Tensor) -> Tensor:
-        """(B,) each person's mean of the losses of these places (B R,), over the person's records alone."""
+        """(B,) each person's mean of the losses of all places (B R,), over the person's own records."""
         own = torch.where(self.present, losses.view(self.present.shape), 0.0)
         return own.sum(1) / self.present.sum(1).clamp(min=1)
 

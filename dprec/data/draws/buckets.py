@@ -1,8 +1,8 @@
-"""Lengths to which rows are padded: each row's own length decides, and nothing else.
+"""Lengths to which rows are padded, decided only by each row's own length.
 
-How a processor rounds depends on the shapes that it is given. If a row were padded to the longest of its batch, another
-user's history would decide the last digits of everybody's gradient. So lengths come from a short list, and a
-micro-batch holds rows of one of them.
+A processor's rounding depends on shapes. If a row were padded to the longest of its batch, another user's history would
+decide the last digits of all users' gradients. So lengths come from a short list, and all rows of a micro-batch have
+the same one.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor
 from dprec.errors import UserError
 
 RATIO = 1.25  # of a length to the one before: costs 2 to 8 % of padding on logs of films and of purchases
-USERS = 40  # expected for each length: a batch of few users has few lengths, since each is a pass of its own
-LONGEST = 1024  # assumed where nothing says how long a row may be
+USERS = 40  # expected for each length: a batch of few users has few lengths, since each takes its own pass
+LONGEST = 1024  # assumed if the greatest length of a row is unknown
 
 
 class Buckets:
-    """The list of padded lengths of a run, which follows from public numbers.
+    """The list of padded lengths of a run, computed from public numbers.
 
     Args:
         expected: users in a step, on average. Few users share few lengths.
-        longest: the most that a row may have; None where there is no limit.
+        longest: the greatest length of a row; None if there is no limit.
 
     >>> Buckets(expected=1000, longest=20).widths(np.array([3, 9, 17, 20]))
     array([ 3, 11, 20, 20])
@@ -46,9 +46,9 @@ class Buckets:
         return found
 
     def groups(self, lengths: np.ndarray, tokens: int, most: int | None = None) -> list[tuple[np.ndarray, int]]:
-        """Return places of rows of one padded length each, longest first, and that length.
+        """Return groups of rows' places, each with one padded length, longest first, and that length.
 
-        A group has at most `tokens` numbers, padding included, and at most `most` rows, unless one row has more.
+        A group has at most `tokens` numbers, padding included, and at most `most` rows; a single row may have more.
 
         >>> [(rows.tolist(), width) for rows, width in Buckets(80, 20).groups(np.array([3, 9, 1, 4]), tokens=8)]
         [([1], 20), ([0, 3], 4), ([2], 1)]
@@ -74,13 +74,13 @@ class Buckets:
 def pad_rows(rows: list[Tensor], value: float = 0, expected: float = 1000) -> Tensor:
     """Stack one row per user, padded on the right to a length that the rows' own lengths decide.
 
-    For a collate function of your own, in place of `torch.nn.utils.rnn.pad_sequence`: a user's numbers are then the
-    same, bit for bit, whoever else is in the batch. dprec's loaders hand a collate function rows of one bucket.
+    Use it in your own collate function, in place of `torch.nn.utils.rnn.pad_sequence`: a user's numbers are then the
+    same, bit for bit, in any batch. dprec's loaders pass a collate function rows of one bucket.
 
     Args:
         rows: a tensor for each user, whose first dimension is padded; the others are equal.
         value: what fills the padding.
-        expected: expected users in a step, from which the list of lengths follows; few users have few lengths.
+        expected: expected users in a step, which determine the list of lengths; few users have few lengths.
 
     >>> import torch
     >>> from dprec import pad_rows

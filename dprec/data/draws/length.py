@@ -1,4 +1,4 @@
-"""How long a run is, in steps, and from which of them on its loader draws."""
+"""The length of a run in steps, and the step from which its loader draws."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def planned_steps(max_steps: int, max_epochs: float | None, batches: Any) -> int:
-    """Return how many steps a run takes: `max_steps`, or those of `max_epochs`; the fewer of both where both are given.
+    """Return how many steps a run takes: `max_steps`, or those of `max_epochs`; if both are given, the fewer.
 
-    Whole passes are rarely a whole number of steps: a user is drawn `max_epochs` times in expectation, and a run has at
-    least one step. Negative numbers and None are not given.
+    A pass is rarely a whole number of steps: a user is drawn `max_epochs` times in expectation, and a run has at least
+    one step. Negative numbers and None count as not given.
 
     >>> from dprec.data import PoissonBatches
     >>> draws = PoissonBatches(users=100, expected_batch=8)
@@ -33,7 +33,7 @@ def planned_steps(max_steps: int, max_epochs: float | None, batches: Any) -> int
 
 
 def steps_of(trainer: pl.Trainer) -> int:
-    """Return how many steps a Lightning trainer plans, of data that knows its draws, or by Lightning's own count."""
+    """Return how many steps a Lightning trainer plans, by the data's sampler or by Lightning's own count."""
     batches: Any = getattr(getattr(trainer, "datamodule", None), "batches", None)
     if batches is None:
         if trainer.train_dataloader is None:  # a schedule is made before the loader
@@ -41,14 +41,14 @@ def steps_of(trainer: pl.Trainer) -> int:
         batches = getattr(trainer.train_dataloader, "batch_sampler", None)
     if not hasattr(batches, "steps"):
         batches = SimpleNamespace(steps=lambda epochs: int(trainer.estimated_stepping_batches))
-    elif (limit := trainer.limit_train_batches) not in (None, 1.0):  # so many steps of a pass, or such a share
+    elif (limit := trainer.limit_train_batches) not in (None, 1.0):  # steps of a pass, or a share of them
         each = min(limit, len(batches)) if isinstance(limit, int) else int(limit * len(batches))
         batches = SimpleNamespace(steps=lambda epochs: int(epochs * each))
     return planned_steps(trainer.max_steps, trainer.max_epochs, batches)
 
 
 def draw_from(trainer: pl.Trainer, step: int) -> None:
-    """Let the training loader draw from this step on, because its workers may have drawn batches before.
+    """Let the training loader draw from this step on: its workers may have drawn batches ahead.
 
     Workers are also started again, so that they use the present `worker_init_fn` of the loader.
     """

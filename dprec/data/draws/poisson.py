@@ -1,4 +1,4 @@
-"""Which users take part in a step: Poisson sampling, the one the accounting assumes, and plain shuffling."""
+"""Samplers of a step's users: Poisson sampling, which privacy amplification assumes, and plain shuffling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STREAM = 0x757365727364  # keeps the draws of users apart from other draws from
 
 
 class Draw(NamedTuple):
-    """Who was drawn for a step."""
+    """The users that were drawn for a step."""
 
     step: int
     users: list[int]
@@ -31,7 +31,7 @@ class UserBatches(Sampler[list[int]]):
 
     One pass yields `len(self)` batches and adds one to `step` for each. The stream never ends: the next pass continues
     where the last one stopped, and a resumed run sets `step`. `unit` says what a "user" is in this data: privacy
-    protects as a whole what the sampler draws as a whole.
+    protects the unit that the sampler draws.
 
     >>> batches = PoissonBatches(users=1000, expected_batch=50)
     >>> batches.keep_draws = True
@@ -42,7 +42,7 @@ class UserBatches(Sampler[list[int]]):
     """
 
     kind: ClassVar[str]
-    keep_draws = False  # until `served` is asked for them, which a caller then does for every batch
+    keep_draws = False  # whether draws are kept for `served`, which a caller then calls for every batch
 
     def __init__(self, users: int, expected_batch: int, seed: int | None = None, unit: str = "user") -> None:
         if users < 1:
@@ -64,7 +64,7 @@ class UserBatches(Sampler[list[int]]):
         self._process, self._processes = 0, 1  # this one's number, and how many there are
         self._drawn: deque[Draw] = deque()  # draws that are not served yet
 
-    # What accounting asks for follows from what draws follow from, so that they cannot differ.
+    # Accounting reads the same attributes as the draws, so that they cannot differ.
 
     @property
     def rate(self) -> float:
@@ -73,7 +73,7 @@ class UserBatches(Sampler[list[int]]):
 
     @property
     def seeded(self) -> bool:
-        """Whether draws can be repeated by whoever knows the seed."""
+        """Whether anyone who knows the seed can repeat the draws."""
         return self.seed is not None
 
     def __len__(self) -> int:
@@ -90,14 +90,14 @@ class UserBatches(Sampler[list[int]]):
             yield users
 
     def deal(self, process: int, processes: int, key: int) -> None:
-        """Let every process draw users of its own: number n is of process n mod processes, in every step.
+        """Give each process its own users: user n belongs to process n mod `processes`, in every step.
 
-        `key` is a secret that the processes share, and nobody else knows.
+        `key` is a secret that only the processes share.
         """
         self._process, self._processes = process, processes
 
     def _own(self, users: np.ndarray) -> np.ndarray:
-        """Return those of these users who are of this process."""
+        """Return those of these users that belong to this process."""
         return users if self._processes == 1 else users[users % self._processes == self._process]
 
     def served(self) -> Draw | None:
@@ -110,13 +110,13 @@ class UserBatches(Sampler[list[int]]):
 
     @abstractmethod
     def draw(self, step: int) -> np.ndarray:
-        """The distinct users of one step, of this process alone where there are several."""
+        """The distinct users of one step; if there are several processes, of this one."""
 
 
 class PoissonBatches(UserBatches):
     """Poisson sampling: each user is in a batch with probability `rate`, independently of all users and steps.
 
-    Use it as the `batch_sampler` of a DataLoader, or let `Privacy.loader` do so; the ledger reads the law of the draws
+    Use it as the `batch_sampler` of a DataLoader, or let `Privacy.loader` do so; the ledger reads the sampling rate
     from it. The size of a batch is random, and a batch may be empty. Without a seed each step takes a fresh 128-bit key
     from the operating system. There is no state from which a draw could be predicted or repeated, even after a fork, a
     copy or a resume. With a seed the draw is a function of (seed, step): repeatable, and not private.
@@ -149,7 +149,7 @@ class PoissonBatches(UserBatches):
         return self._subset(range(self.users), step)
 
     def _subset(self, users: range, step: int) -> np.ndarray:
-        """Return some of these users. A process draws its own from entropy of its own; with a seed all draw alike."""
+        """Draw from these users. Each process draws its own by its own entropy; with a seed all draw the same."""
         rng, rate = np.random.Generator(_philox(self.seed, step)), self.expected_batch / len(users)
         alone = self._processes == 1 or self.seeded
         mine = users if alone else users[(self._process - users.start) % self._processes :: self._processes]
@@ -197,9 +197,9 @@ class ShuffledBatches(UserBatches):
 
 
 def batch_of(given: float | None, users: int) -> int:
-    """The batch that `data.batch_size` asks for: a number of users, or below 1 a share of them; None is the usual one.
+    """Return the batch size for `data.batch_size`: users, or below 1 a share of them; None for the usual size.
 
-    A share of many users would make a step long, and they need it less: it stands for at most 8,192.
+    A share of many users would make a step long, without need: it stands for at most 8,192.
 
     >>> batch_of(4096, 100_000), batch_of(0.15, 6000), batch_of(0.15, 10**7), batch_of(0.15, 2), batch_of(None, 3000)
     (4096, 900, 8192, 1, 750)
@@ -214,7 +214,7 @@ def batch_of(given: float | None, users: int) -> int:
 
 
 def usual_batch(users: int) -> int:
-    """The batch of data for which none is given; it follows from the number of users alone, which is public.
+    """Return the default batch size; it depends only on the number of users, which is public.
 
     >>> usual_batch(100_000), usual_batch(3000), usual_batch(2)
     (1024, 750, 1)
@@ -241,7 +241,7 @@ def _philox(seed: int | None, step: int) -> np.random.Philox:
 
 
 class PeriodBatches(PoissonBatches):
-    """Draws from one period for as many steps as `passes` over it take, then from the next.
+    """Draws from one period until it has made `passes` passes over it, then from the next.
 
     In a period of n users, each user is in each step of the period with probability `expected_batch / n`, independently
     of everything else, and in no other step. `rate` is the largest of these probabilities. One pass of the sampler goes
@@ -311,7 +311,7 @@ class DrawsOfUsers:
         )
 
     def draw_by(self, key: int) -> None:
-        """Take another key of 128 bits, unless a seed gave one: several processes share it."""
+        """Take another 128-bit key, which several processes share, unless there is a seed."""
         if not self._seeded:
             self._key = _halves(key)
 
@@ -327,7 +327,7 @@ class OneTarget:
     """Draws, for a user of a step, one of the events that have an event before them, each equally likely.
 
     The draw is a function of a key, the step and the user's number. So it is the same whenever a step's batch is made
-    again, and nobody else's history changes its law.
+    again, and other users' histories do not change its distribution.
 
     >>> one = OneTarget(seed=1, step=lambda: 5)
     >>> place, only = one([3, 3], [9, 1]).tolist()
@@ -340,7 +340,7 @@ class OneTarget:
         self._step = step
 
     def __call__(self, users: Sequence[int] | np.ndarray, transitions: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return (B,) which of each user's transitions is drawn, from 0; 0 where there is none."""
+        """Return (B,) the number of each user's drawn transition, from 0; also 0 if there is none."""
         step = self._step()
         drawn = [self.draws.of(int(user), step).random() for user in users]
         counts = np.maximum(np.asarray(transitions, dtype=np.int64), 1)

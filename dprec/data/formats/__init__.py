@@ -1,7 +1,7 @@
-"""Formats of logs: all that is known of a format is in one `Format`, and all formats are in `FORMATS`.
+"""Formats of logs: one class `Format` for each, all listed in `FORMATS`.
 
 To add one, write a class beside those of `columnar`, which are the shortest, and enter an object of it below.
-`wanted` has the columns that are asked for and `data.where`, and `format` the rows a batch at a time.
+`wanted` has the columns to read and `data.where`; `format` reads rows a batch at a time.
 """
 
 from __future__ import annotations

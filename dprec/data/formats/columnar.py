@@ -64,7 +64,7 @@ class Frame(Format):
 
 
 def as_polars(frame: Any) -> pl.LazyFrame:
-    """A data frame of polars or pandas, or what hands over Arrow memory, such as a table of pyarrow."""
+    """Convert a data frame of polars or pandas, or an object with Arrow memory, such as a pyarrow table."""
     if isinstance(frame, pl.LazyFrame):
         return frame
     if isinstance(frame, pl.DataFrame):
@@ -80,14 +80,14 @@ def as_polars(frame: Any) -> pl.LazyFrame:
 
 
 def as_given(frame: pl.DataFrame, given: Any) -> Any:
-    """The frame in the library of the one that was given."""
+    """Return the frame in the library of `given`."""
     if type(given).__module__.split(".")[0] != "pandas":
         return frame
     return type(given)(frame.to_dict(as_series=False))  # Python's values: polars' own conversion needs pyarrow
 
 
 def _series(name: str, column: Any) -> pl.Series:
-    """A column of pandas without pyarrow, which polars' own conversion needs."""
+    """Convert a pandas column without pyarrow, which polars' own conversion needs."""
     if getattr(column.dtype, "kind", "O") in "iuf" and hasattr(column.dtype, "byteorder"):
         return pl.Series(name, column.to_numpy())
     values = [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
@@ -100,7 +100,7 @@ def _series(name: str, column: Any) -> pl.Series:
 
 
 def _text_of(value: Any) -> str:
-    """A value as polars writes it in a column of its kind alone, whatever others' values are."""
+    """Return a value as polars writes it in a column of only its type."""
     if isinstance(value, Decimal):
         text = format(value, "f")
         return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,4 +1,4 @@
-"""What a file format is: how its files are recognised, and how they become tables, read a batch of rows at a time."""
+"""The base of file formats: how files are recognised and become tables, which are read a batch of rows at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPRESSED = (".gz", ".zst")  # which it does
 
 @dataclass(frozen=True)
 class Start:
-    """What tells the format of a file: its name, in lower case and without compression, its first bytes and line."""
+    """Hints to a file's format: its name, in lower case and without compression, its first bytes and line."""
 
     path: Path
 
@@ -55,10 +55,10 @@ class Format(ABC):
 
     name: str  # in data.format and in messages
     endings: tuple[str, ...] = ()  # of its files; in a folder, files with these endings are parts of the log
-    says_columns_once = True  # in a header or a schema; else each event says its own
+    says_columns_once = True  # in a header or a schema; otherwise each event names its own
 
     def recognises(self, start: Start) -> bool:
-        """Whether a file is of this format. The first format that says so reads it."""
+        """Whether a file has this format. The first format that returns True reads it."""
         return start.ending in self.endings
 
     @abstractmethod
@@ -70,11 +70,11 @@ class Format(ABC):
         """The rows, lazily, with at least the wanted columns."""
 
     def types(self, part: Path) -> Types:
-        """The types of columns that the file states; they are never guessed from rows, which are people's."""
+        """The types of columns that the file states; they are never guessed from people's rows."""
         return {}
 
     def broken(self, part: Path, quote: bool) -> int | None:
-        """The line, from 1, that is no record; with `quote`, in which a quote begins that does not end."""
+        """Return the line, from 1, that is no record; with `quote`, the line with an unclosed quote."""
         return None
 
     def table(self, part: Path, wanted: Wanted) -> Table:
@@ -124,7 +124,7 @@ def line_of(path: Path) -> str:
 
 
 def first_text(part: Path, least: str) -> str:
-    """The first line that is not blank, in UTF-8; `least` is what to give where there is none."""
+    """Return the first line that is not blank, in UTF-8; if there is none, the error asks for `least`."""
     line = line_of(part)
     if not line:
         raise UserError(f"{part} is empty: give {least}")
@@ -134,7 +134,7 @@ def first_text(part: Path, least: str) -> str:
 
 
 def text_of(path: Path) -> TextIO:
-    """Open a text, also one that gzip has packed, with its line ends as they are."""
+    """Open a text, also if gzip has packed it, without changing its line ends."""
     return TextIOWrapper(_unpacked(path), encoding="utf-8-sig", newline="")
 
 
@@ -155,7 +155,7 @@ def lines_of_list(path: Path, what: str) -> list[str]:
 
 
 def lines_in(text: str) -> list[str]:
-    """Lines as files have them: other characters at which `str.splitlines` cuts may stand in ids and texts.
+    """Split only at newlines: ids and texts may contain other characters at which `str.splitlines` cuts.
 
     >>> lines_in("a\\u2028b\\nc\\n"), lines_in("")
     (['a\\u2028b', 'c'], [])
@@ -171,22 +171,22 @@ def _unpacked(path: Path) -> IO[bytes]:
 
 ROWS, _CELLS = 2**20, 2**22  # in a batch, at most
 THE_ROWS = "the order of the rows"
-_NUMBER = "\0row"  # of a row in its part: a log may have a column `row`
-# Finds the line, from 1, in which a record begins with a quote that does not end, or else is no record of the format.
+_NUMBER = "\0row"  # column of row numbers; a log may have a column `row`
+# Finds the line, from 1, of a record with an unclosed quote, or otherwise of one that the format does not allow.
 Broken: TypeAlias = "Callable[[bool], int | None]"
 Types: TypeAlias = Mapping[str, pl.DataType]
 
 
 @dataclass
 class Table:
-    """A part of a log whose rows are read when they are asked for.
+    """A part of a log whose rows are read on demand.
 
     Args:
         part: the path that the user gave, for messages.
         frame: the rows, lazily, with the columns that are needed.
         columns: the column of each role; a batch names its columns by their roles.
         where: the condition that rows must meet.
-        broken: finds the line to name where polars only says that the file is broken.
+        broken: finds the line to name if polars only reports that the file is broken.
     """
 
     part: Path
@@ -198,7 +198,7 @@ class Table:
 
     @property
     def time(self) -> str:
-        """What gives the order in time, in words."""
+        """What determines the order in time, in words."""
         return f"column '{self.columns['time']}'" if "time" in self.columns else THE_ROWS
 
     def batches(self) -> Iterator[pl.DataFrame]:
@@ -248,7 +248,7 @@ def not_utf8(path: Path, instead: str = "latin1") -> UserError:
 
 
 def refuse_other_encodings(path: Path) -> None:
-    """Refuse UTF-16, as spreadsheets write it: its bytes would come back as names of columns."""
+    """Refuse UTF-16, as spreadsheets write it: its bytes would be read as names of columns."""
     with open(path, "rb") as file:
         if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
             raise not_utf8(path, "utf-16")

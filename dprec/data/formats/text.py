@@ -22,14 +22,14 @@ _MARKS = {".dat": "::", ".tsv": "\t", ".data": "\t"}  # by the endings of text w
 
 
 def _whole(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Return rows whose fields are all read, since polars looks for lines with too many only then."""
+    """Return rows with all fields read: only then polars notices lines with too many."""
     return rows.map_batches(lambda batch: batch, projection_pushdown=False, streamable=True)
 
 
 class CSV(Format):
     name = "csv"
     endings: tuple[str, ...] = (".csv",)
-    marks: ClassVar[str] = ",;\t|"  # the one that makes most columns of the header; the first of equals
+    marks: ClassVar[str] = ",;\t|"  # separators: the one that divides the header into most columns, the first of equals
     quote: ClassVar[str | None] = '"'  # around texts; None if it is part of them
 
     def names(self, part: Path) -> list[str]:
@@ -80,12 +80,12 @@ class GLUE(TSV):
 
 
 class Unheaded(Format):
-    """Text whose columns are named by their places; a first line with these names is left out.
+    """Text without a header: `header` names the columns; a first line with these names is left out.
 
     Args:
         header: the names.
-        mark: what stands between columns. `Unheaded.of` takes it from the file's name, never from a record.
-        quote: the mark around texts that hold the other mark; None if there is none.
+        mark: the separator of columns. `Unheaded.of` chooses it by the file's name, never by a record.
+        quote: the mark around texts that contain the separator; None if there is none.
     """
 
     name = "header"
@@ -95,7 +95,7 @@ class Unheaded(Format):
 
     @classmethod
     def of(cls, header: Sequence[str], part: Path) -> Unheaded:
-        """With `::` in .dat, as MovieLens has it, a tab in .tsv and .data, a comma in others."""
+        """Choose the separator: `::` in .dat, as in MovieLens, a tab in .tsv and .data, a comma in others."""
         suffixes = Path(part.name.lower()).suffixes
         return cls(header, next((mark for ending, mark in _MARKS.items() if ending in suffixes), ","))
 
@@ -143,7 +143,7 @@ class Ratings(Unheaded):
         return dict.fromkeys(("rating", "time"), pl.Float64())
 
     def names(self, part: Path) -> list[str]:
-        if self.mark == ",":  # Amazon's; in a later release its columns would protect items in place of users
+        if self.mark == ",":  # Amazon's; a later release's column order would protect items instead of users
             ten = pl.col("user", "item").str.len_chars() == 10
             user, item = self.scan(part, ()).head(2**20).select(ten.mean()).collect().row(0)
             if user > 0.9 > item:
@@ -161,7 +161,7 @@ AMAZON = Ratings("amazon-csv", (), ",", _amazon)
 
 
 class Inter(TSV):
-    """RecBole's atomic files: `user_id:token item_id:token timestamp:float`. Columns go by their names alone."""
+    """RecBole's atomic files: `user_id:token item_id:token timestamp:float`. Types are not part of columns' names."""
 
     name = "inter"
     endings = (".inter",)
@@ -228,7 +228,7 @@ class Pairs(Format):
         return ["user", "item", "time"][: max(2, min(3, len(first)))]
 
     def table(self, part: Path, wanted: Wanted) -> Table:
-        with heard_by(lambda text: None):  # without times its rows are in time order, which goes without saying
+        with heard_by(lambda text: None):  # without times its rows are in time order: no notice
             return super().table(part, wanted)
 
     def scan(self, part: Path, wanted: Sequence[str]) -> pl.LazyFrame:

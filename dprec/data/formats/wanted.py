@@ -1,4 +1,4 @@
-"""What is asked of a log: its columns of users, items and times, and by a condition in SQL which of its rows."""
+"""The columns of a log that are read (users, items, times, ...), and the rows, by a condition in SQL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GUESSES = {
 BY_ROW = "rows"  # the time column of a log whose rows are in time order
 _OF_DAY = ("time", "eventtime")  # may be a time of day without the day
 _DAYS = ("date", "day", "eventdate")
-# The setting that names a role's column, by the first word of the role, where it is not `data.<role>_column`.
+# The setting that names a role's column, by the first word of the role, if it is not `data.<role>_column`.
 _SETTINGS = {"Number": "numbers", "Category": "categories", "kept": ""}
 
 
@@ -42,7 +42,7 @@ class Wanted:
     columns: dict[str, str] = field(default_factory=dict)  # the columns of the first part, and so of all
 
     def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
-        """The columns of a part, which must be those of the parts before it."""
+        """Return the columns of a part; they must be those of earlier parts."""
         self.columns = self.columns or _guessed(part, names, self.given)
         for role, name in self.columns.items():
             if name not in names:
@@ -53,7 +53,7 @@ class Wanted:
 
 
 class NamedColumns(Wanted):
-    """Columns of which none is guessed, such as those of clicks and texts."""
+    """Columns that are never guessed, such as those of clicks and texts."""
 
     def choose(self, part: Path, names: Sequence[str]) -> dict[str, str]:
         self.columns = {role: name for role, name in self.given.items() if name is not None}
@@ -81,17 +81,17 @@ def setting_of(role: str) -> str:
 
 
 def looks_like(role: str, name: str) -> bool:
-    """Whether a column's name says that it holds users, items or times."""
+    """Whether a column's name suggests that it holds users, items or times."""
     return plain(name) in GUESSES[role]
 
 
 def plain(name: str) -> str:
-    """A name without what differs between ways to write it."""
+    """Return a name in lower case, without `_`, `-` and spaces."""
     return name.lower().translate(str.maketrans("", "", "_- "))
 
 
 def _guessed(part: Path, names: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, str]:
-    """The column of each role, as the user says or by its name; no time if no column looks like one."""
+    """Return the column of each role, as given or by its name; no time if no column looks like one."""
     found = {role: _column(part, names, role, column) for role, column in wanted.items()}
     columns = {role: name for role, name in found.items() if name is not None}
     if columns["user"] == columns["item"]:
@@ -119,7 +119,7 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
                         "or join day and time of day in one column"
                     )
                 others = [f"'{known[other]}'" for other in GUESSES[role] if other in known and other != guess]
-                if others and role == "user":  # it decides whose data is private
+                if others and role == "user":  # it decides whose data is protected
                     say(
                         f"{part}: '{known[guess]}' is taken for the user, not {' or '.join(others)}: if that is wrong, "
                         f"set {setting_of(role)}"
@@ -134,7 +134,7 @@ def _column(part: Path, names: Sequence[str], role: str, wanted: str | None) -> 
     raise UserError(f"{problem}; its columns are {', '.join(names)}{hint}")
 
 
-# What a value of text may be in a condition, the likeliest first.
+# Types that a text may have in a condition, the likeliest first.
 _KINDS: tuple[pl.DataType, ...] = (pl.Float64(), pl.Boolean(), pl.String())
 
 
@@ -142,9 +142,9 @@ _KINDS: tuple[pl.DataType, ...] = (pl.Float64(), pl.Boolean(), pl.String())
 class Condition:
     """Such as `rating >= 4 and kind = 'view'`. If a value is missing, the condition is unknown and the row is left out.
 
-    Whether it holds for a row follows from that row alone, or one person would decide which rows of others are used.
-    So text is a number where this very text is one, whatever stands in other rows; where a value does not fit the
-    condition, as a word beside `>= 4`, it is unknown.
+    Whether it holds for a row depends on that row alone; otherwise one person would decide which rows of others are
+    used. So a text counts as a number if it is one, whatever other rows contain. If a value does not fit the condition,
+    such as a word for `>= 4`, the condition is unknown.
 
     >>> where = Condition.read("rating >= 4", Path("log.csv"), ["user", "rating"], dict)
     >>> where.holds(pl.DataFrame({"rating": ["5", "3.5", None, "good"]})).to_list()
@@ -154,7 +154,7 @@ class Condition:
     text: str
     part: Path
     expression: pl.Expr
-    types: Mapping[str, pl.DataType]  # of the columns it names, where the format or the folder says them
+    types: Mapping[str, pl.DataType]  # of the columns it names, if the format or the folder states them
 
     @classmethod
     def read(
@@ -197,7 +197,7 @@ class Condition:
             raise self._failure(error) from None
 
     def _of_likeliest(self, read: pl.DataFrame, free: Sequence[str]) -> pl.Series:
-        """Each row by the likeliest types that its own values have, of those for which this is a condition."""
+        """Evaluate each row with the likeliest types of its own values for which the condition is valid."""
         typed = {(name, kind): _as(read[name], kind) for name in free for kind in _KINDS}
         fits = {(name, kind): own.is_not_null() | read[name].is_null() for (name, kind), own in typed.items()}
         found = pl.Series("holds", [None], dtype=pl.Boolean).new_from_index(0, len(read))
@@ -209,7 +209,7 @@ class Condition:
                 continue
             own = read.with_columns(typed[each].alias(each[0]) for each in typing).filter(rows)
             try:
-                self._truth(own.clear())  # which tells for all rows alike: a value that fails ends the reading
+                self._truth(own.clear())  # decides for all rows alike: a value that fails ends the reading
             except UserError as error:
                 problem = problem or error
             except pl.exceptions.PolarsError as error:
@@ -228,19 +228,19 @@ class Condition:
 
     def _failure(self, error: Exception) -> UserError:
         reason = " ".join(str(error).split())[:160]
-        if "date/datetime/time" in reason:  # which polars says in Python's words
+        if "date/datetime/time" in reason:  # polars reports this in Python's words
             reason = "it compares a time with text: write the text as DATE '2024-03-01'"
         return UserError(f"data.where is '{self.text}', which fails on {self.part}: {reason}")
 
 
 def _without_edges(name: str) -> pl.Expr:
-    """A text without white space at its ends; an empty one is a missing value, as it is where nobody put quotes."""
+    """A text without white space at its ends; an empty one is a missing value, as it is without quotes."""
     text = pl.col(name).str.strip_chars()
     return pl.when(text != "").then(text).alias(name)
 
 
 def _as(text: pl.Series, kind: pl.DataType) -> pl.Series:
-    """Values of text as such values; null where they are none."""
+    """Convert texts to this type; null if a text does not fit."""
     if kind == pl.Boolean:
         return text.replace_strict({"true": True, "false": False}, default=None, return_dtype=kind)
     return text.cast(kind, strict=False)
@@ -257,7 +257,7 @@ _OF_EACH_SQL = {"Binary", "IsIn", "Round", "ToFloat"}
 
 
 def _of_one_row(node: Any) -> bool:
-    """Whether an expression, as polars writes it, has the operations alone that work row by row."""
+    """Whether an expression, as polars writes it, has only operations that work row by row."""
     if not isinstance(node, dict):
         return False  # such as "Len"
     ((kind, given),) = node.items()
@@ -276,7 +276,7 @@ def _of_one_row(node: Any) -> bool:
     told = next(iter(how)) if isinstance(how, dict) else how
     among = {"Boolean": _OF_EACH_TRUTH, "Sql": _OF_EACH_SQL}.get(name)
     fine = name in _OF_EACH and told != "ConcatVertical" if among is None else told in among
-    if told == "IsIn":  # a column there is looked at as a whole, which SQL's ANY means
+    if told == "IsIn":  # SQL's ANY looks at a column as a whole
         fine &= all(map(_is_constant, given["input"][1:]))
     return fine and all(map(_of_one_row, given["input"]))
 

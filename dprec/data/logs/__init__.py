@@ -1,1 +1,1 @@
-"""From a log to its events: its parts, their times and order, and the histories of its users, in memory or mapped."""
+"""Reads a log's events: its parts, their times and order, and the histories of its users, in memory or mapped."""

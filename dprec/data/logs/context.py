@@ -1,4 +1,4 @@
-"""What is known of an event beside its item, such as its device, hour or price: columns that a recipe names."""
+"""An event's context beside its item, such as its device, hour or price: columns that a recipe names."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MOST = 2**31 - 1  # an event's context is one int32
 
 @dataclass(frozen=True)
 class ContextColumns:
-    """The columns, and for each how many rows its values have; all of it comes from the recipe, nothing from the data.
+    """The columns, and how many rows each one's values have; all settings come from the recipe, none from the data.
 
-    A column with so many rows is hashed to them; one with bounds holds numbers, and has a row below the first bound,
-    one from each bound on. A missing value has none: it is 0, and the rows are 1, 2, ...
+    A column with a number of rows is hashed to them. One with bounds holds numbers: it has a row below the first bound,
+    and one from each bound on. The rows are 1, 2, ...; a missing value is 0.
 
     >>> columns = ContextColumns.of({"device": 5, "price": [10, 50]})
     >>> columns.rows
@@ -56,7 +56,7 @@ class ContextColumns:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The same in plain values."""
+        """The columns in plain values."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in self.columns.items()}
 
     @property
@@ -83,7 +83,7 @@ class ContextColumns:
         return math.prod(rows + 1 for rows in self.rows.values())
 
     def read(self, batch: pl.DataFrame, part: Path) -> np.ndarray:
-        """(n,) int64: each row's values as one number, from columns that are named by their roles."""
+        """(n,) int64: each row's values encoded as one number; columns are named by their roles."""
         code = np.zeros(len(batch), dtype=np.int64)
         for name, kind in self.columns.items():
             column = batch[f"{ROLE}{name}"]
@@ -99,7 +99,7 @@ class ContextColumns:
         return code
 
     def values(self, code: np.ndarray) -> np.ndarray:
-        """The values (..., columns) int64 of each number: 0 for a missing one, else 1 to the column's rows."""
+        """Decode numbers into values (..., columns) int64: 0 for a missing one, else 1 to the column's rows."""
         found = np.empty((*code.shape, len(self.columns)), dtype=np.int64)
         left = code.astype(np.int64)
         for place, rows in reversed(list(enumerate(self.rows.values()))):

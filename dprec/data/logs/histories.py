@@ -19,7 +19,7 @@ Split = Literal["validation", "test"]
 
 @dataclass(frozen=True)
 class EventContext:
-    """What is known of each event beside its item: one number an event, whose values the columns tell."""
+    """Each event's context beside its item: one number an event, from which the columns decode the values."""
 
     columns: ContextColumns
     codes: np.ndarray  # (E,) int32
@@ -38,13 +38,13 @@ class Interactions:
     # (E,) uint32: seconds from each event to the last of the log, if its times have a unit
     ages: np.ndarray | None = None
     context: EventContext | None = None
-    folder: Path | None = None  # where what is as long as the log is to be written; None: it stays in memory
-    rule: HeldOutRule | None = None  # what of it is held out; training knows nothing of that
-    away: Interactions | None = None  # events of the users who are held out whole; they are not among these
+    folder: Path | None = None  # for arrays as long as the log; None: they stay in memory
+    rule: HeldOutRule | None = None  # decides which events are held out from training
+    away: Interactions | None = None  # events of users who are held out entirely; these events exclude them
 
     @classmethod
     def of(cls, user: np.ndarray, item: np.ndarray, item_ids: list[str]) -> Interactions:
-        """Events from the number of each event's user, ascending."""
+        """Make events from each event's user number, ascending."""
         return cls(np.concatenate([[0], np.cumsum(np.bincount(user))]), item, item_ids)
 
     def __len__(self) -> int:
@@ -90,13 +90,13 @@ class Interactions:
         return None if self.context is None else replace(self.context, codes=columns["codes"])
 
     @cached_property
-    def lengths(self) -> np.ndarray:  # (N,) events of each user that training may know
+    def lengths(self) -> np.ndarray:  # (N,) each user's events for training
         if self.rule is None:
             return np.diff(self.offsets)
         return np.concatenate([portion.lengths(portion.training) for portion in self.portions()])
 
     def portions(self, rows: int = 2**22) -> Iterator[Portion]:
-        """Yield the events of as many users at a time as have so many rows, at least one user's."""
+        """Yield the events of some users at a time: as many as fit into `rows` rows, at least one."""
         for first, end in blocks(self.offsets, rows):
             place = slice(self.offsets[first], self.offsets[end])
             user = np.repeat(np.arange(end - first, dtype=np.int32), np.diff(self.offsets[first : end + 1]))
@@ -112,7 +112,7 @@ class Interactions:
 
 
 class Portion(NamedTuple):
-    """The events of some users, one user after the other, and of each the parts one after the other."""
+    """The events of some users, user by user, and each user's parts (training, validation, test) in order."""
 
     users: slice
     user: np.ndarray  # (n,) the user of each event, from 0 for the first of them
@@ -128,17 +128,17 @@ class Portion(NamedTuple):
         return self.part == 0
 
     def lengths(self, chosen: np.ndarray) -> np.ndarray:
-        """(users,) how many of these events (n,) are of each user."""
+        """(users,) how many of the `chosen` events (n,) belong to each user."""
         return np.bincount(self.user[chosen], minlength=self.users.stop - self.users.start)
 
 
 class HeldOutRule(Protocol):
-    """Says which events of a log are held out."""
+    """Decides which events of a log are held out."""
 
     reorders: bool  # whether a held-out event may come before one for training
 
     def part(self, events: Interactions, place: slice, user: np.ndarray) -> np.ndarray:
-        """Return the part (n,) uint8 of consecutive events, all of some users, whose numbers `user` are from 0."""
+        """Return the part (n,) uint8 of consecutive events: all events of some users; `user` numbers them from 0."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ class Histories:
 
     starts: np.ndarray  # (N,) int64, ascending
     ends: np.ndarray  # (N,) int64
-    items: np.ndarray  # (E,) int32, ids 1..V, of users one after the other; others may stand between them
-    folder: Path | None = None  # where what is as long as the log is to be written
+    items: np.ndarray  # (E,) int32, ids 1..V, user by user; items of no history may lie between them
+    folder: Path | None = None  # for arrays as long as the log
     context: EventContext | None = None  # of the same events
 
     @classmethod
@@ -171,7 +171,7 @@ class Histories:
         return self.items[self.starts[user] : self.ends[user]]
 
     def portions(self, rows: int = 2**22) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """All items (n,) and their users (n,): as many whole users at a time as fit in so many rows, at least one.
+        """Yield all items (n,) and their users (n,): as many whole users at a time as fit into `rows`, at least one.
 
         >>> everybody = Histories(np.array([0, 3, 5]), np.array([2, 5, 6]), np.array([7, 8, 0, 7, 9, 5]))
         >>> [(users.tolist(), items.tolist()) for users, items in everybody.portions(rows=5)]
@@ -187,7 +187,7 @@ class Histories:
             first = last
 
     def forget(self) -> None:
-        """Take what was read of mapped files out of this process's memory."""
+        """Release the memory of this process that holds parts of mapped files."""
         forget(self.starts, self.ends, self.items, *(() if self.context is None else (self.context.codes,)))
 
 
@@ -202,7 +202,7 @@ def spans(first: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def blocks(offsets: np.ndarray, rows: int = 2**22) -> Iterator[tuple[int, int]]:
-    """Users first to end, as many as fit in so many rows, but at least one."""
+    """Yield ranges of users (first, end), as many as fit into `rows` rows, but at least one."""
     first, users = 0, len(offsets) - 1
     while first < users:
         end = max(first + 1, int(np.searchsorted(offsets, offsets[first] + rows, side="right")) - 1)
@@ -211,9 +211,9 @@ def blocks(offsets: np.ndarray, rows: int = 2**22) -> Iterator[tuple[int, int]]:
 
 
 def visits(events: Interactions, rows: int = 2**22) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Every pair of a user and an item they saw, once, latest first: yields (n,), (n,) for a few users at a time.
+    """Yield every pair of a user and an item that the user saw, once, latest first: (n,), (n,) for a few users each.
 
-    Events that are held out are not among them.
+    Held-out events are left out.
 
     >>> events = Interactions.of(np.array([0, 0, 0, 1]), np.array([4, 2, 4, 2]), list("abcde"))
     >>> [(user.tolist(), item.tolist()) for user, item in visits(events)]

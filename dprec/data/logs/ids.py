@@ -1,8 +1,8 @@
-"""Ids of users, items and values: when two spellings are one, and how ids become numbers.
+"""Ids of users, items and values: which spellings are the same id, and how ids become numbers.
 
-A person whose id is written in two ways must not become two protected users. The ids of all readers, catalogues and
-histories of `recommend` go through here. The rules look at one id at a time, so one user's rows never change the
-meaning of another user's:
+A person whose id is written in two ways must not become two protected users. All readers, catalogues and histories of
+`recommend` use this file. The rules treat each id by itself, so one user's rows never change the meaning of another
+user's:
 
 1. Text as Unicode NFC, without invisible characters (Unicode's default ignorable code points: variation selectors,
    fillers, soft hyphens, joiners), and without white space, blanks and control characters at its ends.
@@ -32,12 +32,12 @@ MISSING = ("", "null", "nan", "-nan", "none", "na", "n/a", "#n/a", "<na>", "nat"
 _IGNORED = r"\p{Default_Ignorable_Code_Point}"
 _EDGES = r"^[\s\p{Cc}\p{Cf}\x{2800}]+|[\s\p{Cc}\p{Cf}\x{2800}]+$"  # U+2800 is braille without a dot
 _WHOLE = r"^(-?[0-9]+)\.0*$"
-# Spreadsheets and data frames write long numbers like this: the last digits, which distinguish people, are lost.
+# Spreadsheets and data frames write long numbers in this way: the last digits, which distinguish people, are lost.
 _ROUNDED = r"^-?[0-9]+(\.[0-9]+)?[eE]\+[0-9]+$|^-?[0-9]+\.[0-9]+[eE][0-9]+$"
 
 
 def normal(ids: pl.Expr) -> pl.Expr:
-    """Ids in the form in which they are compared; null for a missing id.
+    """Return ids as they are compared; null for a missing id.
 
     >>> frame = pl.DataFrame({"user": ["12", " 12 ", "12.0", "012", "-0", "NULL", None]})
     >>> frame.select(normal(pl.col("user")))["user"].to_list()
@@ -49,7 +49,7 @@ def normal(ids: pl.Expr) -> pl.Expr:
 
 
 def normal_texts(ids: Iterable[str]) -> list[str | None]:
-    """The same for a list of ids.
+    """`normal` for a list of ids.
 
     >>> normal_texts([" 7.0", "nan"])
     ['7', None]
@@ -60,7 +60,7 @@ def normal_texts(ids: Iterable[str]) -> list[str | None]:
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
     """Rows in the order of their `id`: whole numbers by value, then all others by text.
 
-    Which of two ids comes first does not depend on a third: an item of one user, which may not even be kept, would
+    The order of two ids must not depend on a third: otherwise an item of one user, even one that is not kept, could
     reorder all others, and a saved catalogue shows their order.
 
     >>> in_order(pl.DataFrame({"id": ["b", "10", "9", "1e3", "09"]}))["id"].to_list()
@@ -71,7 +71,7 @@ def in_order(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def alike(ids: pl.Series) -> int:
-    """How many ids differ from another one only in case, width, leading zeros or white space.
+    """Count the ids that differ from another one only in case, width, leading zeros or white space.
 
     >>> alike(pl.Series(["ann", "Ann", "a nn", "bob", "7", "007"]))
     5
@@ -96,10 +96,10 @@ def refuse_rounded(read: pl.DataFrame, path: Path, role: str) -> None:
 
 
 class Ids:
-    """One column's ids while a log is read: numbered by first appearance, all spellings of an id alike.
+    """One column's ids while a log is read: numbered by first appearance; all spellings of an id get one number.
 
-    Each spelling is looked at once, however many rows have it. After the end `numbered` puts the ids in order. Whole
-    numbers that are not large are found by their value in a table, a fifth of the time of a look-up by text.
+    Each spelling is processed once, for any number of rows. At the end, `numbered` sorts the ids. Whole numbers that
+    are not large are looked up by value in a table, in a fifth of the time of a look-up by text.
 
     >>> ids = Ids(Path("log.csv"), "user")
     >>> ids.read(pl.Series(["7", "ann", " 7", "NULL", "7.0"])).tolist()
@@ -115,7 +115,7 @@ class Ids:
         # polars forgets categories that no series uses
         self._used = [pl.Series([], dtype=kind) for kind in (self._spellings, self._ids)]
         self._id_of = np.empty(0, dtype=np.int32)  # from the number of a spelling to that of its id
-        self._by_value = np.empty(0, dtype=np.int32)  # the number of each whole number, NOBODY where it was not met
+        self._by_value = np.empty(0, dtype=np.int32)  # the number of each whole number; NOBODY if it has not occurred
 
     def read(self, column: pl.Series) -> np.ndarray:
         """(n,) int32: the numbers of a batch's ids; NOBODY for a missing one."""
@@ -150,7 +150,7 @@ class Ids:
         return np.append(self._id_of, np.int32(NOBODY))[spelled]
 
     def numbered(self, ids: np.ndarray) -> tuple[pl.Series, np.ndarray]:
-        """The distinct ids among these, in order, and the place of each of them by its number, NOBODY for others."""
+        """Return the distinct ids among these, sorted, and each one's place by its number, NOBODY for others."""
         there = np.zeros(int(self._id_of.max(initial=NOBODY)) + 1, dtype=bool)
         there[ids] = True
         numbers = np.flatnonzero(there).astype(np.uint32)
@@ -162,7 +162,7 @@ class Ids:
         return frame["id"], place
 
     def merged(self, place: np.ndarray) -> int:
-        """How many more spellings than ids the log has, of those that have a place; says so."""
+        """Return, and print, how many more spellings than ids the log has, of ids that have a place."""
         kept = int((place >= 0).sum())
         merged = int((place[self._id_of[self._id_of >= 0]] >= 0).sum()) - kept
         if merged:
@@ -173,12 +173,12 @@ class Ids:
         return merged
 
     def say_without(self, rows: int) -> None:
-        """Say that so many rows, one at least, have no id."""
+        """Print that `rows` rows, at least one, have no id."""
         said = ("row has", "is") if rows == 1 else ("rows have", "are")
         say(f"{self.path}: {rows:,} {said[0]} no {self.role} id and {said[1]} left out")
 
     def warn_of_alike(self, ids: pl.Series) -> None:
-        """Say how many of these distinct ids may be one with another: guarantees are for each by itself."""
+        """Warn of distinct ids that may be the same person's or item's: guarantees count them separately."""
         if similar := alike(ids):
             say(
                 f"warning: {self.path}: {similar:,} {self.role} ids differ from another only in case, width, "
@@ -187,7 +187,7 @@ class Ids:
 
 
 def _numbers(texts: pl.Series, kind: pl.Categorical) -> np.ndarray:
-    """(n,) int32: the number of each text among all of a kind, by first appearance; NOBODY where it is missing."""
+    """(n,) int32: each text's number among all of a kind, by first appearance; NOBODY if it is missing."""
     return texts.cast(kind).to_physical().cast(pl.Int32).fill_null(NOBODY).to_numpy()
 
 
@@ -209,17 +209,17 @@ def hash_of(value: str) -> int:
 
 
 def digest_of(value: str, size: int = 8) -> int:
-    """So many bytes, the same on every machine, that follow from a text."""
+    """Return a hash of a text of `size` bytes, the same on every machine, as a number."""
     return int.from_bytes(blake2b(value.encode(), digest_size=size).digest(), "little")
 
 
 def hashes_of(values: pl.Series) -> list[int]:
-    """`hash_of` each."""
+    """Return `hash_of` of each value."""
     return [hash_of(value) for value in values]
 
 
 def codes(column: pl.Series, code: Callable[[pl.Series], Sequence[int] | np.ndarray] = hashes_of) -> np.ndarray:
-    """(n,) uint32: the code of each value, written as ids are; 0 where it is missing. `code` gets each value once.
+    """(n,) uint32: the code of each value, normalised as ids are; 0 if it is missing. `code` gets each value once.
 
     >>> codes(pl.Series(["a", " a ", None, "b"]), lambda values: [ord(value) for value in values]).tolist()
     [97, 97, 0, 98]

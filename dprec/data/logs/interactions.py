@@ -1,13 +1,13 @@
-"""From a path or a data frame to the events of a log: grouped by user, each user's in time order.
+"""Reads the events of a log from a path or a data frame: grouped by user, each user's in time order.
 
 A log of 256 MB and more is read once, into a folder beside it, and mapped into memory from then on:
 
     items.int32        the item of every event, as its place in the catalogue: user after user, each in time order
-    context.int32      what is known of every event beside its item; missing if data.context names no columns
-    ages.uint32        how many seconds before the last event of the log each one was; missing if times have no unit
+    context.int32      every event's context; missing if data.context names no columns
+    ages.uint32        seconds from each event to the last of the log; missing if times have no unit
     offsets.int64      user u's events are offsets[u] to offsets[u + 1]
-    catalogue.parquet  item_id and users (how many saw it), in the order of the places
-    users.parquet      user_id, in the order of the users
+    catalogue.parquet  item_id and users (how many saw it), in the items' order
+    users.parquet      user_id, in the users' order
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class HowToRead:
     context: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.context is not None:  # written in one way, since the name of a prepared folder follows from it
+        if self.context is not None:  # normalised, since the name of a prepared folder depends on it
             object.__setattr__(self, "context", ContextColumns.of(self.context).plain)
 
     def read(self, path: Path, folder: Path | None = None, frame: Frame | None = None) -> Interactions:
-        """The events of a log, or of a data frame; with a folder its columns are written there."""
+        """Read the events of a log or a data frame; with a folder, columns are written there."""
         return _events_of(self.columns(path, folder, frame), self.context)
 
     def columns(self, path: Path, folder: Path | None = None, frame: Frame | None = None) -> Kept:
-        """The same as columns and tables of text."""
+        """Read the same as columns and tables of text."""
         context = None if self.context is None else ContextColumns.of(self.context)
         roles = {"user": self.user_column, "item": self.item_column, "time": self.time_column}
         wanted = Wanted({**roles, **({} if context is None else context.roles)}, self.where)
@@ -78,8 +78,8 @@ def read_interactions(path: str | Path, **how: Any) -> Interactions:
     "auto" finds the format from the file's name, then from its first line. CSV, TSV, JSON lines, Parquet and Feather
     have named columns, which are guessed if none is given; times are numbers or ISO dates. The header of a CSV file
     shows whether `,`, `;`, tab or `|` separates its columns. Without a column of times, rows count as in time order.
-    A column of lists of items holds a user's whole history in a row. Ids are numbered in order, whole numbers by their
-    value and then all others by their text: their order reveals nothing about the events.
+    A column of lists of items holds a user's whole history in a row. Ids are numbered in sorted order, whole numbers by
+    value and then all others by text: their order reveals nothing about the events.
 
     Args:
         path: of the log.
@@ -89,12 +89,12 @@ def read_interactions(path: str | Path, **how: Any) -> Interactions:
 
 
 def read_frame(frame: Any, **how: Any) -> Interactions:
-    """The same from a data frame of polars or pandas."""
+    """Read the events of a data frame of polars or pandas."""
     return HowToRead(**how).read(FRAME, frame=Frame(frame))
 
 
 def open_log(log: Path, how: HowToRead, cache: Path | None) -> Interactions:
-    """The events of a log, mapped from a prepared folder if one exists, the log is large or `cache` is given."""
+    """Read a log's events, mapped from a prepared folder if one exists, the log is large or `cache` is given."""
     if is_prepared(log):
         wanted = [name for name, value in asdict(how).items() if value != getattr(HowToRead, name)]
         if wanted:
@@ -106,7 +106,7 @@ def open_log(log: Path, how: HowToRead, cache: Path | None) -> Interactions:
 
 
 def prepare_log(log: Path, how: HowToRead, home: Path) -> tuple[Interactions, bool]:
-    """The events of a log from `home`, and whether this call prepared them."""
+    """Return a log's events from the folder `home`, and whether this call prepared it."""
     found, made = kept_or_read(log, FORMAT, asdict(how), home, partial(how.columns, log))
     return _events_of(found, how.context), made
 
@@ -116,7 +116,7 @@ def is_prepared(path: Path) -> bool:
 
 
 def open_prepared(home: Path) -> Interactions:
-    """The events of a prepared folder, which does not need the log; says what preparing it said."""
+    """Read the events of a prepared folder, without the log; print its notices again."""
     found = Kept.opened(home)
     if found is None or found.made_of["format"] != FORMAT:
         raise UserError(f"{home} is incomplete or of another version: prepare the log again")
@@ -124,7 +124,7 @@ def open_prepared(home: Path) -> Interactions:
 
 
 def settings_of(home: Path) -> dict[str, Any]:
-    """How the log of a prepared folder was read, by the names of `HowToRead`."""
+    """Return how the log of a prepared folder was read, as fields of `HowToRead`."""
     found = Kept.opened(home)
     if found is None:
         raise UserError(f"{home} is incomplete: prepare the log again")
@@ -148,7 +148,7 @@ def _events_of(kept: Kept, context: Mapping[str, Any] | None) -> Interactions:
 
 
 def columns_follow_from_events(log: Path, how: HowToRead) -> bool:
-    """Whether columns are chosen by names that events of people say, as in JSON, and not by a header or a schema."""
+    """Whether column names come from people's events, as in JSON, and not from a header or a schema."""
     if is_prepared(log) or not holds_parts(log) or None not in (how.user_column, how.item_column, how.time_column):
         return False
     name = unpacked_name(parts_of(log)[0])
@@ -159,14 +159,14 @@ def columns_follow_from_events(log: Path, how: HowToRead) -> bool:
     )
 
 
-_TOGETHER = 2**22  # rows that are looked at together
+_TOGETHER = 2**22  # rows that are sorted together
 
 
 def grouped(rows: Rows, context: ContextColumns | None, folder: Path | None) -> Kept:
-    """Users in the order of their ids, their events in time order; events at equal times keep the log's order.
+    """Sort users by id and their events by time; events at equal times keep the log's order.
 
-    As many users are sorted at a time as have `_TOGETHER` events; with a folder the columns are written there. polars
-    would sort all events at once, which takes 60 bytes an event (measured with 10 million).
+    Users are sorted in groups of about `_TOGETHER` events; with a folder, the columns are written there. polars would
+    sort all events at once, which takes 60 bytes an event (measured with 10 million).
     """
     found = rows.columns
     user_ids, user_place = rows.ids["user"].numbered(found["user"])
@@ -207,9 +207,9 @@ def grouped(rows: Rows, context: ContextColumns | None, folder: Path | None) -> 
 
 
 def _in_time_order(user: np.ndarray, time: np.ndarray) -> np.ndarray:
-    """Return the rows by user, each user's by time, equal times as they come: np.lexsort in three quarters of its time.
+    """Return the rows' order by user, then time, then place: as np.lexsort, in three quarters of its time.
 
-    What a row's place by time was travels in the lower bits of its user.
+    The lower bits of each sort key hold a row's place by time.
 
     >>> _in_time_order(np.array([1, 0, 1, 1]), np.array([5.0, 9.0, 3.0, 5.0])).tolist()
     [1, 2, 0, 3]
@@ -221,7 +221,7 @@ def _in_time_order(user: np.ndarray, time: np.ndarray) -> np.ndarray:
 
 
 def _of_blocks(user: np.ndarray, place: np.ndarray, offsets: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows of as many users at a time as have few enough rows, in the order of the log."""
+    """Yield the rows of some users at a time, in the order of the log."""
     ends = [end for _, end in blocks(offsets, _TOGETHER)]
     if len(ends) == 1:
         yield np.arange(len(user))
@@ -262,7 +262,7 @@ def _facts(
 
 
 def _repeats(user: np.ndarray, item: np.ndarray, time: np.ndarray) -> dict[str, int]:
-    """How many of ordered events are at the time of the user's event before, and how many are equal to another one."""
+    """Count events at the same time as the user's event before, and events that are equal to another one."""
     same = ~starts(user, time)
     equal_times, moment = int(same.sum()), np.cumsum(~same)
     same[:-1] |= same[1:]  # and the one before

@@ -1,4 +1,4 @@
-"""The files of a log: a file, a folder's parts, or those of a pattern with `*`; invented data where there are none."""
+"""The files of a log: a file, a folder's parts, or those of a pattern with `*`; invented data if there are none."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def holds_parts(path: Path) -> bool:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """A log's files in the order of their names. In a folder, those that hold data, in sub-folders too.
+    """Return a log's files in the order of their names. In a folder, those that hold data, in sub-folders too.
 
-    Files whose names start with `_` or `.` are not parts: programs that write parts leave them. An empty file is an
-    empty part.
+    Files whose names start with `_` or `.` are not parts: programs that write parts also write such files. An empty
+    file is an empty part.
     """
     if path.is_file():
         return [path]
@@ -84,7 +84,7 @@ def _matching(path: Path) -> list[Path]:
 
 
 def _pattern(path: Path) -> int | None:
-    """The first part of a path that is a pattern."""
+    """Return the number of the first part of a path that is a pattern."""
     return next((number for number, part in enumerate(path.parts) if re.search(r"[*?\[]", part)), None)
 
 

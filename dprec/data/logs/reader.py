@@ -1,4 +1,4 @@
-"""One reader for histories, clicks and texts: from the parts of a log to columns of numbers, a batch at a time."""
+"""The reader of histories, clicks and texts: turns the parts of a log into columns of numbers, a batch at a time."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _A = {"user": "a user", "item": "an item"}
 class LogReader:
     """Reads the rows of a log that have all ids, in the order of the log.
 
-    What is made of a row follows from that row alone, so nobody's row decides how others are read.
+    How a row is read depends on that row alone, so no one's row decides how others are read.
 
     Args:
         path: a file, a folder of parts, or a pattern such as `log/*.csv`.
         wanted: the columns by their roles, and which rows to use. Roles user and item are ids, time is the time.
-        features: makes more columns of a batch, which has a column for each role, and `row`.
+        features: computes more columns from a batch, which has a column for each role, and `row`.
         format: finds the format of a part.
         folder: where the columns are written; without one they are in memory.
-        parts: the parts, where they are not those that the path names.
-        nameless: the files in the folder have no names, and are gone when nobody maps them.
+        parts: the parts, if they are not those that the path names.
+        nameless: the files in the folder have no names, and disappear when no process maps them.
     """
 
     path: Path
@@ -79,7 +79,7 @@ class LogReader:
                 found[role] = rows.ids.setdefault(role, Ids(self.path, role)).read(single(batch, part, role))
                 rows.without[role] = rows.without.get(role, 0) + int((kept & (found[role] < 0)).sum())
                 kept &= found[role] >= 0
-        if not kept.all():  # seldom, so most batches are not copied
+        if not kept.all():  # rarely, so most batches are not copied
             batch, found = batch.filter(pl.Series(kept)), {role: own[kept] for role, own in found.items()}
         rows.timed = "time" in batch.columns
         if rows.timed:
@@ -89,7 +89,7 @@ class LogReader:
 
 @dataclass
 class Rows:
-    """What was read: columns in the order of the log, and counts of all rows. Private data."""
+    """Columns in the order of the log, and counts of all rows that were read. Private data."""
 
     path: Path
     times: Times = field(default_factory=Times)
@@ -119,7 +119,7 @@ class Rows:
         return self.times.said if self.timed else "none"
 
     def refuse_none(self) -> None:
-        """Say how many rows have no id, and refuse a log of which nothing is left: `NULL` is not a person."""
+        """Print how many rows have no id, and refuse a log without any other rows: `NULL` is not a person."""
         if not self.read:
             raise UserError(f"{self.path} is empty: an interaction log has at least one event")
         if self.left_out == self.read:
@@ -138,7 +138,7 @@ class Rows:
 
 
 def by_name(name: str) -> Callable[[Path], Format]:
-    """Finds a part's format by this name, or by its own where that is "auto"."""
+    """Return a function that finds a part's format: this one, or with "auto" the part's own."""
     refuse_unknown(name)
     return format_of if name == AUTO else partial(format_of, name=name)
 
@@ -153,7 +153,7 @@ def single(batch: pl.DataFrame, part: Path, role: str) -> pl.Series:
 
 
 def numbers(column: pl.Series, rows: pl.Series, part: Path, name: str, instead: str) -> np.ndarray:
-    """(n,) float64, NaN where a value is missing; `instead` is how else the column can be read.
+    """(n,) float64, NaN if a value is missing; `instead` says how else the column can be read.
 
     >>> numbers(pl.Series(["1.5", " 2 ", "NULL", None]), pl.Series(range(4)), Path("log.csv"), "price", "").tolist()
     [1.5, 2.0, nan, nan]
@@ -174,7 +174,7 @@ def numbers(column: pl.Series, rows: pl.Series, part: Path, name: str, instead: 
 def labels(
     column: pl.Series, rows: pl.Series, part: Path, name: str, classes: Mapping[str, int], wanted: str, mend: str
 ) -> np.ndarray:
-    """(n,) int64: the number of each value's class. `wanted` says what to give for others, `mend` what for none."""
+    """(n,) int64: the number of each value's class. Errors for other values give `wanted`, for missing ones `mend`."""
     read = column.replace_strict(classes, default=None, return_dtype=pl.Int64)
     refuse(read.is_null() & column.is_not_null(), column, rows, part, name, wanted)
     refuse(read.is_null(), column, rows, part, name, mend)
@@ -182,7 +182,7 @@ def labels(
 
 
 def normal_values(column: pl.Series) -> pl.Series:
-    """Values written as ids are."""
+    """Values normalised as ids are."""
     return column.to_frame("it").select(normal(pl.col("it"))).to_series()
 
 

@@ -1,10 +1,9 @@
 """The columns of a log, in memory or in a folder of files that is made once and mapped into memory from then on.
 
 A folder has a file for each column, named by its type, such as `items.int32`, tables such as `catalogue.parquet`, and
-`meta.json`: what the folder is made from, facts about it, what was said of it, and how large its files are. It is
-whole or it is not there: it is written under another name and renamed when it is complete, under a lock. So a process
-that is killed leaves nothing that another one would read, and two processes at once make one folder. It holds people's
-records and is as private as the log.
+`meta.json`: what the folder is made from, facts about it, the notices printed about it, and the sizes of its files. It
+is written under another name and renamed when it is complete, under a lock. So a killed process leaves nothing that
+another would read, and two processes at once make one folder. It holds people's records and is as private as the log.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ META = "meta.json"
 LARGE = 2**28  # bytes: a log of this size is always kept in a folder
 _MADE_OF, _BYTES = "made_of", "bytes"
 _SAMPLE = 2**16  # bytes at each end of a file that are part of its fingerprint
-_MOST, _BLOCK = 2**29, 2**20  # bytes of an array that are hashed, and of them in a piece
+_MOST, _BLOCK = 2**29, 2**20  # the most bytes of an array that are hashed, and bytes of a piece of them
 
 
 class ColumnStore:
-    """Columns of rows that arrive one batch after the other, in the order of their rows.
+    """Columns of rows that arrive batch by batch, in order.
 
     Args:
         folder: where a file for each column is written; without one the columns are in memory.
-        nameless: the files have no name and are gone when the process ends, however it ends. If the folder cannot be
+        nameless: the files have no name and disappear when the process ends in any way. If the folder cannot be
             written, they are in the system's folder for temporary files.
 
     >>> store = ColumnStore()
@@ -74,7 +73,7 @@ class ColumnStore:
         self.rows += len(next(iter(columns.values())))
 
     def whole(self) -> dict[str, np.ndarray]:
-        """All rows; nothing can be added after that."""
+        """Return all rows; no more can be added then."""
         found: dict[str, np.ndarray] = {}
         for name in list(self._held):
             parts = self._held.pop(name)
@@ -97,14 +96,14 @@ class ColumnStore:
 
 
 def stored(array: np.ndarray, folder: Path | None) -> np.ndarray:
-    """The array in a nameless file, if there is a folder."""
+    """Return the array in a nameless file, if there is a folder."""
     store = ColumnStore(folder, nameless=True)
     store.add(array=array)
     return store.whole()["array"]
 
 
 def forget(*arrays: np.ndarray) -> None:
-    """Take what was read of mapped arrays out of this process's memory; it is read again when it is needed."""
+    """Release this process's memory of mapped arrays; they are read again when needed."""
     for array in arrays:
         if isinstance(array, np.memmap) and array.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
             mapped: Any = array
@@ -112,11 +111,11 @@ def forget(*arrays: np.ndarray) -> None:
 
 
 def content_of(*arrays: np.ndarray | None) -> str:
-    """A hash of kinds, shapes and content of arrays, None among them. It is of private data, so it is private too.
+    """Return a hash of the dtypes, shapes and content of arrays, which may be None. It is as private as the data.
 
-    An array of up to 512 MB, such as the items of 130 million events, is read whole, in half a second. Of a longer one
-    512 pieces of 1 MB are read, evenly spread, with both ends: a change of order or of many records is found, one of a
-    single record may not be.
+    An array of up to 512 MB, such as the items of 130 million events, is read entirely, in half a second. Of a longer
+    one, 512 evenly spread pieces of 1 MB are read, with both ends: it finds a change of order or of many records, but
+    may miss a change of a single record.
 
     >>> content_of(np.array([1, 2]), None) == content_of(np.array([1, 2]), None)
     True
@@ -139,7 +138,7 @@ def content_of(*arrays: np.ndarray | None) -> str:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a folder holds: mapped columns, tables of text, facts, and what was said while it was made."""
+    """A folder's content: mapped columns, tables of text, facts, and the notices printed while it was made."""
 
     columns: Mapping[str, np.ndarray]
     tables: Mapping[str, pl.LazyFrame] = field(default_factory=dict)
@@ -150,14 +149,14 @@ class Kept:
 
     @classmethod
     def opened(cls, folder: Path, state: Mapping[str, Any] | None = None) -> Kept | None:
-        """A folder that has all its files and, if given, is made from `state`; else None."""
+        """Open a folder that has all its files and, if given, was made from `state`; otherwise return None."""
         try:
             meta = json.loads((folder / META).read_text(encoding="utf-8"))
             if state is not None and meta[_MADE_OF] != state:
                 return None
             if any((folder / name).stat().st_size != size for name, size in meta[_BYTES].items()):
                 return None
-            files, widths = list(map(Path, meta[_BYTES])), meta.get("widths", {})  # folders of before have none
+            files, widths = list(map(Path, meta[_BYTES])), meta.get("widths", {})  # older folders have none
             columns = {
                 file.stem: np.memmap(folder / file, dtype=file.suffix[1:], mode="r")
                 for file in files
@@ -171,7 +170,7 @@ class Kept:
             return None  # missing, or damaged
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write files; a column that is mapped from one there stays. Returns what `meta.json` says of them."""
+        """Write files, except columns mapped from one there; return the entries for `meta.json`."""
         for name, column in self.columns.items():
             file = (folder / f"{name}.{column.dtype.name}").absolute()
             if getattr(column, "filename", None) != str(file):
@@ -182,7 +181,7 @@ class Kept:
         return {"found": self.facts, "widths": widths}
 
     def repeated(self, before: str = "") -> Kept:
-        """Say again what was said when the folder was made."""
+        """Print again the notices from when the folder was made."""
         for text in self.said:
             say(f"{before}{text}")
         return self
@@ -196,12 +195,12 @@ def kept_or_read(
     read: Callable[[Path], Kept],
     files: Sequence[Path] | None = None,
 ) -> tuple[Kept, bool]:
-    """What `home` holds of a log, and whether this call made it by `read`, which gets a folder to work in.
+    """Return the folder `home` of a log, and whether this call made it by `read`, which gets a folder to work in.
 
     Args:
-        version: of the files; another one is made anew.
+        version: of the files; a folder of another version is made again.
         settings: how the log is read, in plain values.
-        files: the log's parts, where they are not those that its path names.
+        files: the log's parts, if they are not those that its path names.
     """
 
     def state() -> dict[str, Any]:
@@ -244,7 +243,7 @@ def kept_if_large(
     read: Callable[[Path | None], Kept],
     files: Sequence[Path] | None = None,
 ) -> Kept:
-    """What was read of a log: mapped from a folder if one exists, the log is large or `cache` is given."""
+    """Read a log; it is mapped from a folder if one exists, the log is large or `cache` is given."""
     home = home_of(log, settings, cache)
     if cache is None and not home.exists() and sum(file.stat().st_size for file in files or parts_of(log)) < LARGE:
         return read(None)
@@ -252,7 +251,7 @@ def kept_if_large(
 
 
 def home_of(log: Path, settings: Mapping[str, Any], cache: Path | None) -> Path:
-    """Where a log is kept: beside it or in `cache`, under a name that depends on the settings."""
+    """Return a log's folder: beside it or in `cache`, under a name that depends on the settings."""
     key = hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:8]
     plain = "".join("_" if mark in "*?[]" else mark for mark in log.name)
     fixed = next(part for part in log.parents if not any(mark in str(part) for mark in "*?["))
@@ -260,7 +259,7 @@ def home_of(log: Path, settings: Mapping[str, Any], cache: Path | None) -> Path:
 
 
 def _state_of(log: Path, files: Sequence[Path], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a folder is made from: the present files, and how they are read."""
+    """Return what a folder is made from: the present files, and how they are read."""
     digest, size = hashlib.sha256(), 0
     for file in files:
         stat = file.stat()
@@ -284,7 +283,7 @@ def _finish(work: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _swap(work: Path, home: Path) -> None:
-    """Put the new folder in the place of the old one; processes that mapped the old one keep its files."""
+    """Replace the old folder by the new one; processes that mapped the old one keep its files."""
     old = home.with_name(f".{home.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if home.exists():

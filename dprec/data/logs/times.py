@@ -17,7 +17,7 @@ _UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanosecon
 _OF_DATES = 10**6  # dates become microseconds
 LACKS_TIME = "has no time"
 NO_TIME = "has a time that is neither a number nor an ISO date"
-_FEW = 20  # a twentieth of the times may be of no unit, such as 1 for an unknown time
+_FEW = 20  # a twentieth of the times may fit no unit, such as 1 for an unknown time
 _EARLY, _LATE = 2 * 10**8, 10**10
 _FORMS = {
     "zoned": ("%Y-%m-%d %H:%M:%S%.f %#z", "%Y-%m-%d %H:%M %#z"),
@@ -28,8 +28,8 @@ _FORMS = {
 class Times:
     """One log's times: numbers or ISO dates, and never both, since they cannot be compared.
 
-    Each becomes a float64 by itself, so no row decides how others are ordered. Whole numbers beyond 2^53, such as
-    nanoseconds, are rounded, to 256 ns today; events that are then equal keep the log's order.
+    Each becomes a float64 by itself, so no row decides how others are ordered. Whole numbers beyond 2^53 are rounded:
+    today's times in nanoseconds, to 256 ns. Events that are then equal keep the log's order.
 
     >>> times = Times()
     >>> times.read(pl.Series(["2020-01-02", "2020-01-01 10:00"]), Path("log.csv"), np.arange(2)).tolist()
@@ -121,7 +121,7 @@ class Times:
     def finish(self, path: Path) -> None:
         """After the last row, refuse values that cannot be times."""
         mixed = [unit for unit, count in self._units.items() if count]
-        # A counter that passes through two units passes through what lies between them, too.
+        # A counter that has values in the ranges of two units also has values between them.
         if len(mixed) > 1 and self._other * _FEW <= sum(self._units.values()):
             one, other = ((self._example[unit], self._units[unit], unit) for unit in mixed[:2])
             raise UserError(
@@ -139,20 +139,20 @@ class Times:
 
     @property
     def unit(self) -> int | None:
-        """How many of the times' steps are a second; None for numbers of which nobody knows what they count."""
+        """How many units of the times are a second; None if the unit is unknown."""
         if self.kind == "date":
             return _OF_DATES
         known = [unit for unit, count in self._units.items() if count]
         return _UNITS[known[0]] if len(known) == 1 and not self._other else None
 
     def ages(self, values: np.ndarray) -> np.ndarray:
-        """Whole seconds from events to the last of the log, from what `read` returned for them: as uint32.
+        """Return whole seconds from events to the log's last, uint32, for the values that `read` returned.
 
         More than 136 years count as 136 years.
         """
         if self.unit is None or self.most is None:
             raise ValueError("these times have no unit")
-        if self.unit == 1:  # in a tenth of the time of a division
+        if self.unit == 1:  # ten times as fast as a division
             last, own = np.floor(self.most), np.floor(values)
         else:
             last, own = self.most // self.unit, np.floor_divide(values, self.unit)
@@ -173,7 +173,7 @@ class Times:
 
 
 def _stripped(text: pl.Series) -> pl.Series:
-    """Text without white space around it; null where nothing is left."""
+    """Text without white space around it; null if nothing is left."""
     text = text.str.strip_chars()
     return text.zip_with(text != "", pl.Series([None], dtype=pl.String))
 
@@ -185,7 +185,7 @@ def _instants_of(time: pl.Series) -> pl.Series:
 
 
 def _refuse(wrong: pl.Series, path: Path, what: str, rows: np.ndarray, text: pl.Series | None = None) -> None:
-    """Refuse a batch with wrong rows; of their text, a few that differ are shown."""
+    """Refuse a batch with wrong rows; the message shows a few different texts of theirs."""
     if wrong.any():
         row, wrongs = int(rows[wrong.arg_max() or 0]) + 1, wrong.sum()
         count = f"{wrongs} such row{'s' * (wrongs != 1)}"

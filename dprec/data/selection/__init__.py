@@ -1,1 +1,1 @@
-"""Which users and items count: filters, held-out and ranked users, and histories packed into batches."""
+"""Filters of users and items, held-out and ranked users, and histories packed into batches."""

@@ -1,4 +1,4 @@
-"""The items that can be recommended, by raw ids and by numbers, and the histories that a filter leaves of a log."""
+"""The items that can be recommended, by raw ids and by numbers, and the filter of a log's histories."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Catalogue:
 
     @classmethod
     def read(cls, path: str | Path) -> Catalogue:
-        """A public list of items: a text file with one raw id a line, normalised as in a log. Its order is kept."""
+        """Read a public list of items, in its order: a text file with one raw id a line, normalised as in a log."""
         path = Path(path)
         texts = normal_texts(lines_of_list(path, "the catalogue"))
         ids = [raw for raw in texts if raw is not None]
@@ -78,7 +78,7 @@ class Catalogue:
         return [item for item in items if item], [raw for raw, item in zip(given, items, strict=True) if not item]
 
     def numbers(self, histories: Sequence[Sequence[str]]) -> list[list[int]]:
-        """The ids of all items, 0 for an unknown one; what is not found as it stands is normalised, as in a log."""
+        """Return the ids of all items, 0 for an unknown one; raw ids that are not found are normalised, as in a log."""
         strange = sorted({raw for history in histories for raw in history if raw not in self._index})
         plain = dict(zip(strange, normal_texts(strange), strict=True)) if strange else {}
         return [[self.index(plain.get(raw, raw) or "") or 0 for raw in history] for history in histories]
@@ -96,15 +96,15 @@ def _refuse_repeated(texts: Iterable[str | None], path: Path) -> None:
 class Filtered(NamedTuple):
     histories: Histories  # held-out events last
     catalogue: Catalogue
-    facts: dict[str, int]  # what each filter left out, and what is held out, counted without noise: private data
-    users: np.ndarray  # (N,) which users of the log stay
+    facts: dict[str, int]  # counts of filtered and held-out events, without noise: private data
+    users: np.ndarray  # (N,) the users of the log that stay
     parts: np.ndarray  # (N, 3) how many events of each are for training, validation and the test
 
 
 def build_histories(
     events: Interactions, min_events: int = 5, catalogue: Catalogue | None = None, first: Sequence[str] = ()
 ) -> Filtered:
-    """Filter events and number items 1..V. Of held-out events those stay whose users and items training knows.
+    """Filter events and number items 1..V. Held-out events stay if their user and item are in training.
 
     Without a catalogue, an event stays if its user has at least `min_events` events and its item at least as many
     users, both counted before the filter. There is one pass, as in SASRec's preprocessing, so a user may keep fewer
@@ -114,7 +114,7 @@ def build_histories(
 
     Items `first` pass the filter and are numbered first, whether they are in the log or not.
 
-    Reads some users at a time, twice, and writes what stays to a file if the log is mapped from one.
+    It reads some users at a time, twice, and writes the result to a file if the log is mapped from one.
     """
     if min_events < 0:
         raise UserError(f"data.min_events is {min_events}: give 0 (no filter) or a positive number")
@@ -125,7 +125,7 @@ def build_histories(
     if known is None and first:
         passes |= np.array([older.index(raw) is not None for raw in events.item_ids])
     before = events.lengths  # (N,) of each user
-    left, stays = np.empty_like(before), np.empty(len(before), dtype=bool)  # those whose items pass; who stays
+    left, stays = np.empty_like(before), np.empty(len(before), dtype=bool)  # events whose items pass; users that stay
     there = np.zeros(len(passes), dtype=bool)  # items of the events that stay
     for portion in events.portions():
         passing, own = portion.training & passes[portion.items], portion.users
@@ -139,7 +139,7 @@ def build_histories(
         known = np.zeros(len(passes), dtype=np.int32)
         known[there] = np.array(catalogue.numbers([found])[0]) if first else np.arange(1, len(found) + 1)
     store, parts = ColumnStore(events.folder, nameless=True), np.zeros((len(before), 3), dtype=np.int64)
-    later = 0  # held-out events of those who stay
+    later = 0  # held-out events of the users that stay
     for portion in events.portions():
         number, own = known[portion.items], stays[portion.users][portion.user]
         chosen = own & (number > 0)
@@ -174,7 +174,7 @@ def build_histories(
 
 
 def _met(events: Interactions) -> np.ndarray:
-    """How many users saw each item in training."""
+    """Return how many users saw each item in training."""
     if events.item_users is not None and events.rule is None:
         return events.item_users
     met = np.zeros(len(events.item_ids), dtype=np.int64)

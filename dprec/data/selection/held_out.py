@@ -1,7 +1,7 @@
-"""What is held out of histories: last events, users, or the events that a rule names.
+"""Holds out parts of histories: last events, users, or the events that a rule chooses.
 
-Rules are for several events of a user: those of the last days, the last share of each user's, or those of new items.
-They apply before anything else is done, so nothing that training counts, or takes as its items, depends on them.
+Rules hold out several events of a user: those of the last days, the last share of each user's, or those of new items.
+They apply first, so that neither training's counts nor its items depend on held-out events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DAY = 86_400
 
 
 class HeldOut(NamedTuple):
-    """Users with held-out events, and where these are: `items[first:end]` of the histories."""
+    """Users with held-out events, and the places of these: `items[first:end]` of the histories."""
 
     users: np.ndarray
     first: np.ndarray
@@ -33,15 +33,15 @@ class HeldOut(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitHistories:
-    """Histories of which the last events are held out.
+    """Histories whose last events are held out.
 
     Args:
-        histories: of all users, or of those who are held out whole, everything of them.
-        training: of the users who take part in training, what it knows.
-        validation: (N,) where each user's events for validation begin; they end where those of the test begin.
-        test: (N,) where each user's events of the test begin, up to the end of the history.
-        validated: whether anything was to be held out for validation.
-        nobody: what to say where nobody has a held-out event; `{}` stands for the split.
+        histories: all events of all users, or of the users who are held out entirely.
+        training: the training events of the users who take part in training.
+        validation: (N,) where each user's validation events begin; they end where those of the test begin.
+        test: (N,) where each user's test events begin, up to the end of the history.
+        validated: whether events are held out for validation.
+        nobody: the message if no user has a held-out event; `{}` stands for the split.
     """
 
     histories: Histories
@@ -55,17 +55,17 @@ class SplitHistories:
     def of(
         cls, histories: Histories, validation: np.ndarray, test: np.ndarray, validated: bool, nobody: str
     ) -> SplitHistories:
-        """All users take part in training, with what comes before their held-out events."""
+        """Make a split in which all users take part in training, with the events before their held-out ones."""
         validation, test = (stored(begin, histories.folder) for begin in (validation, test))
         return cls(histories, replace(histories, ends=validation), validation, test, validated, nobody)
 
     @property
     def tested(self) -> int:
-        """How many users have events of the test."""
+        """How many users have test events."""
         return int((self.test < self.histories.ends).sum())
 
     def held_out(self, split: Split) -> HeldOut:
-        """The users with held-out events of a split, with all of these."""
+        """The users with held-out events of a split, and these events' places."""
         if split == "validation" and not self.validated:
             raise UserError("there is no validation split: set data.validation to true")
         first, end = (self.test, self.histories.ends) if split == "test" else (self.validation, self.test)
@@ -78,8 +78,8 @@ class SplitHistories:
 def leave_one_out(histories: Histories, validation: bool) -> SplitHistories:
     """Hold out each user's last event for the test and, with `validation`, the one before it for validation.
 
-    A user is tested only if two events remain for training; of other users all events are for training. The validation
-    event comes before the test event, so it is in the history of the test, but never in training.
+    A user is tested only if two events remain for training; all events of other users are for training. The validation
+    event comes before the test event, so it is in the test's history, but never in training.
     """
     held = 2 if validation else 1
     tested = histories.lengths >= held + 2
@@ -90,10 +90,10 @@ def leave_one_out(histories: Histories, validation: bool) -> SplitHistories:
 
 
 def hold_out_users(histories: Histories, places: np.ndarray, share: float, validation: bool) -> SplitHistories:
-    """All events of a user are for training, or none; of a user who is held out, the last event is to be found.
+    """Hold out users entirely; the last event of a held-out user is to be predicted.
 
-    With `validation` as many users again are held out for it. Held-out histories have at least two events, so each
-    has something before its target, which is the last event.
+    With `validation`, as many other users are held out for it. Held-out histories have at least two events, so each
+    has an event before its target, which is the last one.
     """
     of_test = places < share
     away = places < 2 * share if validation else of_test
@@ -122,7 +122,7 @@ def hold_out_strong(away: Interactions, training: Histories, catalogue: Catalogu
 
 @dataclass(frozen=True)
 class HoldOutEvents(ABC):
-    """A rule that cuts each user's events in two or three: for training, perhaps for validation, for the test."""
+    """A rule that divides each user's events into training, optionally validation, and test."""
 
     amount: float
     validation: bool
@@ -149,7 +149,7 @@ class HoldOutEvents(ABC):
             )
 
     def split(self, histories: Histories, parts: np.ndarray) -> SplitHistories:
-        """Hold out the last events of each user, of whose parts `parts` (N, 3) are the lengths."""
+        """Hold out the last events of each user; `parts` (N, 3) are the lengths of each user's three parts."""
         nobody = (
             f"data.{self.setting} {self.amount:g} holds out no event for the {{}} of a user and an item that training "
             "knows: give a larger number"
@@ -158,12 +158,12 @@ class HoldOutEvents(ABC):
         return SplitHistories.of(histories, validation, validation + parts[:, 1], self.validation, nobody)
 
     def _parts(self, far: np.ndarray, near: np.ndarray) -> np.ndarray:
-        """Number the parts of events that are in the test (`near`), or in validation or test (`far`)."""
+        """Number the parts of events in the test (`near`), and in validation or test (`far`)."""
         return near.astype(np.uint8) + (far if self.validation else near)
 
 
 class LastDays(HoldOutEvents):
-    """The events less than so many days before the last event of the log; validation has as many days before these."""
+    """Holds out events less than so many days before the log's last event; validation has as many days before."""
 
     setting = "test_days"
 
@@ -183,9 +183,9 @@ class LastDays(HoldOutEvents):
 
 
 class LastShare(HoldOutEvents):
-    """The last events of each user, a share of them, rounded down; validation has as many before these.
+    """Holds out the last share of each user's events, rounded down; validation has as many before these.
 
-    Two events of each user remain for training, whatever the share.
+    At least two events of each user remain for training.
     """
 
     setting = "test_events"
@@ -203,10 +203,10 @@ class LastShare(HoldOutEvents):
 
 
 class NewItems(HoldOutEvents):
-    """A share of the items; with `validation` as many others. Which they are follows from each item's id alone.
+    """Holds out a share of the items; with `validation`, as many others. Each item's id alone decides.
 
-    A user's events of other items come first, those of validation next, those of the test last, each in time order.
-    So a history may hold events that came after the held-out one.
+    A user's events of other items come first, then those of validation, then those of the test, each in time order.
+    So a history may contain events that happened after the held-out one.
     """
 
     setting = "test_items"
@@ -237,7 +237,7 @@ class SplitLog:
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is held out for the test; with `validation`, as much again for validation."""
+    """The settings of what is held out for the test; with `validation`, as much again for validation."""
 
     validation: bool
     test_users: float | None = None
@@ -265,7 +265,7 @@ class Protocol:
 
     @property
     def events(self) -> HoldOutEvents | None:
-        """The rule, where several events of a user are held out."""
+        """The rule, if several events of a user may be held out."""
         if self.test_days is not None:
             return LastDays(self.test_days, self.validation)
         if self.test_items is not None:
@@ -282,7 +282,7 @@ class Protocol:
         return self.events is not None or self.strong
 
     def applied_to(self, found: Interactions) -> Interactions:
-        """Return the events with what is held out before anything else is done."""
+        """Return the events after the steps that must come first: a rule, or users held out entirely."""
         return divide(found) if self.strong else replace(found, rule=self.events)
 
     @property

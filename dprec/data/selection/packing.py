@@ -1,4 +1,4 @@
-"""From users to padded batches under a token budget, and which users to rank where all would take too long."""
+"""Packs users into padded batches under a token budget, and samples users to rank if all would take too long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCORES = 2**24  # scores of one ranking batch, users x items: 64 MiB of float32
 
 
 def padded(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int | None = None) -> Tensor:
-    """Rows `items[start : start + length]`, padded on the right with 0 to this width, or to the longest: (B, T)."""
+    """Return rows `items[start : start + length]`, padded on the right with 0 to `width` or the longest: (B, T)."""
     places = np.arange(max(1, int(lengths.max(initial=0))) if width is None else width)  # (T,)
     inside = places < lengths[:, None]  # (B, T)
     rows = np.zeros(inside.shape, dtype=np.int64)
@@ -38,16 +38,16 @@ def padded(items: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: in
 def _values(
     context: EventContext | None, starts: np.ndarray, lengths: np.ndarray, width: int | None = None
 ) -> Tensor | None:
-    """(B, T, C): the values of each event of a history, if there is context."""
+    """Return (B, T, C) the context values of each event of a history, if there is context."""
     if context is None:
         return None
     return torch.from_numpy(context.columns.values(padded(context.codes, starts, lengths, width).numpy()))
 
 
 class TrainingUsers(Dataset):
-    """Each user's most recent `max_length` training transitions, served a logical batch at a time.
+    """Serves each user's most recent `max_length` training transitions, a logical batch at a time.
 
-    With `one_target` a step has one transition of each user, any of them, and the `max_length` events before it.
+    With `one_target`, a step has one random transition of each user and the `max_length` events before it.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TrainingUsers(Dataset):
         self.weights = weights
 
     def draw_by(self, key: int) -> None:
-        """Draw targets by another key, which several processes share."""
+        """Draw targets by a key that several processes share."""
         if self.one_target is not None:
             self.one_target.draws.draw_by(key)
 
@@ -93,7 +93,7 @@ class TrainingUsers(Dataset):
         starts = np.maximum(ends - 1 - lengths, 0)
         groups = self.buckets.groups(lengths, self.tokens, _MOST)
         batches = [self._batch(starts[rows], lengths[rows], width) for rows, width in groups]
-        self.training.forget()  # or a process would hold more of a mapped log with every step
+        self.training.forget()  # otherwise a process would hold more of a mapped log with every step
         return batches
 
     def _batch(self, starts: np.ndarray, lengths: np.ndarray, width: int) -> SequenceBatch:
@@ -111,7 +111,7 @@ class TrainingUsers(Dataset):
 
 
 class RankingUsers(Dataset):
-    """The held-out users of a split, or a sample of them, served in ranking batches of similar length."""
+    """Serves the held-out users of a split, or a sample of them, in ranking batches of similar length."""
 
     def __init__(
         self,
@@ -171,10 +171,10 @@ _ENOUGH, _LEAST, _LONG = 50_000, 5_000, 2**36
 
 
 def sampled(users: np.ndarray, items: int, wanted: int | None) -> np.ndarray:
-    """Positions in `users` of the users to rank, ascending: those whose numbers have the lowest hashes.
+    """Return the positions in `users` of the users to rank, ascending: those whose numbers have the lowest hashes.
 
     The same users give the same sample in every process and evaluation, and a larger sample contains a smaller one.
-    None takes all users if that is cheap, and else as many as tell enough.
+    None takes all users if that is cheap, otherwise enough for a small standard error.
 
     >>> users = np.arange(100, 200)
     >>> few, more = sampled(users, items=10, wanted=3), sampled(users, items=10, wanted=5)
@@ -205,7 +205,7 @@ _STREAM = 0x7265636F726473  # keeps the draws of records apart from other draws 
 
 
 class LogOfRecords(Protocol):
-    """Records, and whose each is."""
+    """Records, and the person of each."""
 
     @property
     def users(self) -> np.ndarray | None:
@@ -213,24 +213,24 @@ class LogOfRecords(Protocol):
 
     @property
     def lengths(self) -> np.ndarray | None:
-        """(n,) of each record, where they differ."""
+        """(n,) each record's length, if lengths differ."""
 
     def read(self, records: np.ndarray, width: int | None = None) -> Any:
-        """Return a batch of these records, in this order; those that have lengths are padded to `width`."""
+        """Return a batch of these records, in this order; records with lengths are padded to `width`."""
 
     def people(self, records: np.ndarray, present: np.ndarray, width: int | None = None) -> Any:
         """Return a batch of `records`, one person after the other, in the places (B, R) of `present`."""
 
 
 class TrainingRecords(Dataset):
-    """Consecutive records of a log, numbered from 0, served a logical batch at a time.
+    """Serves consecutive records of a log, numbered from 0, a logical batch at a time.
 
     Args:
         log: all records.
         records: those for training.
-        micro_batch: the most records of a micro-batch; where they have lengths, the most of all these.
-        batch_size: expected in a step.
-        longest: the most that a record may have, where records have lengths.
+        micro_batch: the most records of a micro-batch; if records have lengths, their greatest total padded length.
+        batch_size: expected records in a step.
+        longest: the greatest length of a record, if records have lengths.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class TrainingRecords(Dataset):
 
 
 class EvaluatedRecords(Dataset):
-    """Consecutive records of a log in batches: in their order, or of similar length where they have lengths."""
+    """Serves consecutive records of a log in batches, in order; if they have lengths, by similar length."""
 
     def __init__(self, log: LogOfRecords, records: range, at_once: int) -> None:
         self.log, index = log, np.arange(records.start, records.stop)
@@ -273,23 +273,23 @@ class EvaluatedRecords(Dataset):
 def _in_parts(
     log: LogOfRecords, records: np.ndarray, at_once: int, buckets: Buckets
 ) -> list[tuple[np.ndarray, int | None]]:
-    """Return records in parts, in their order, or of one padded length each, and that length."""
+    """Divide records into parts: in order, or by padded length; return each part and its padded length."""
     if log.lengths is None:
         return [(records[start : start + at_once], None) for start in range(0, len(records), at_once)]
     return [(records[rows], width) for rows, width in buckets.groups(log.lengths[records], at_once)]
 
 
 class TrainingPeople(Dataset):
-    """All people with a training record, numbered by their first, served a logical batch at a time.
+    """Serves all people with a training record, numbered by their first record, a logical batch at a time.
 
-    Of a person with more than `most` records each step draws so many, each set of them equally likely. The draw is a
-    function of a key, the step and the person's number. So it is the same whenever a step's batch is made again, and
-    nobody else's records change its law.
+    Of a person with more than `most` records, each step draws `most`, each set equally likely. The draw is a function
+    of a key, the step and the person's number. So it is the same whenever a step's batch is made again, and other
+    people's records do not change its distribution.
 
     Args:
         most: records of one person in a step; None for all.
-        seed: of the draws of records; without one they are from the operating system.
-        step: tells which step it is.
+        seed: of the draws of records; without one, the operating system's entropy.
+        step: returns the number of the step.
         log, records, micro_batch, batch_size, longest: as for `TrainingRecords`.
     """
 
@@ -313,7 +313,7 @@ class TrainingPeople(Dataset):
         self._of_people, self._of_records = Buckets(expected, most), Buckets(expected, longest)
 
     def draw_by(self, key: int) -> None:
-        """Draw by another key, which several processes share."""
+        """Draw by a key that several processes share."""
         self._draws.draw_by(key)
 
     def __len__(self) -> int:
@@ -335,7 +335,7 @@ class TrainingPeople(Dataset):
         ]
 
     def _alike(self, people: np.ndarray, own: Sequence[np.ndarray]) -> list[tuple[np.ndarray, int | None]]:
-        """Return those of these people whose longest records have one padded length, and that length."""
+        """Group people by the padded length of their longest record; return each group and that length."""
         if self.log.lengths is None:
             return [(people, None)]
         longest = np.array([self.log.lengths[own[person]].max(initial=1) for person in people])
@@ -356,7 +356,7 @@ class TrainingPeople(Dataset):
 
 
 def _grouped(users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each person's records start, and the records, one person after the other.
+    """Return where each person's records start, and the records' numbers, person by person.
 
     >>> [part.tolist() for part in _grouped(np.array([8, 3, 8]))]
     [[0, 2, 3], [0, 2, 1]]

@@ -1,8 +1,8 @@
-"""Strong generalisation, as Mult-VAE (Liang et al., 2018) and DPALS (Chien et al., 2021) are measured.
+"""Strong generalisation, as in the evaluations of Mult-VAE (Liang et al., 2018) and DPALS (Chien et al., 2021).
 
-Some users are held out whole. Of each of them a fifth of the items, at random, is to be found from the other four
-fifths. Who is held out, and which items, follows from hashes of ids: no seed of a run changes it, and whether somebody
-is in the data decides nothing about anybody else.
+Some users are held out entirely. For each of them a random fifth of the items is to be found from the other four
+fifths. Hashes of ids decide which users and items are held out: no run's seed changes it, and a user's presence in the
+data does not change it for others.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dprec.data.logs.store import stored
 from dprec.errors import UserError
 
 SHARE = 10_000 / 136_677  # of the users of MovieLens-20M, for the test; as many are for validation
-ONE_IN = 5  # items of a held-out user is to be found
+ONE_IN = 5  # items of a held-out user is to be predicted
 
 
 def place_of(ids: Iterable[str]) -> np.ndarray:
-    """A number from 0 to 1 for each user, which follows from that user's id alone.
+    """Return a number from 0 to 1 for each user, computed from that user's id alone.
 
-    So whether somebody is in the data decides nothing about who else is held out. A place in a list of users would.
+    So a user's presence in the data does not decide whether others are held out. A place in a list of users would.
 
     >>> place_of(["ann", "bob"]).round(3).tolist() == place_of(["zoe", "ann", "bob"])[1:].round(3).tolist()
     True
@@ -47,7 +47,7 @@ def divide(events: Interactions) -> Interactions:
 
 
 def to_find(histories: Histories, users: Sequence[str], items: Sequence[str]) -> tuple[Histories, np.ndarray]:
-    """Put the items that are to be found last in each history, and return how many events come before them, (N,).
+    """Move the items to predict to the end of each history, and return how many events come before them, (N,).
 
     Both parts keep their order. All events of a user with one item are in the same part.
 
