@@ -1,8 +1,8 @@
 """Models; to add one, subclass `SequenceRecommender`, `Recommender` or `ClickModel` in a new file, and import it here.
 
-A recipe names a class of your own by its module, `my_module.MyModel`: one of these, or any torch module that has
-`losses` and `scores`, or `logits` (`adapted`). Any other module trains from a script; `dprec fit` needs a `Task` for it
-in `run/tasks`, which says by what it is judged.
+A recipe names your own class by its module, `my_module.MyModel`: a subclass of these, or any torch module that has
+`losses` and `scores`, or `logits` (`adapted`). Any other module trains from a script; for `dprec fit` it needs a `Task`
+in `run/tasks`, which defines its evaluation.
 """
 
 from dprec.models.base import Recommender, SequenceRecommender

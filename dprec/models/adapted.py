@@ -1,4 +1,4 @@
-"""Anybody's module as a model of a recipe: a Learner that holds it, and takes its arguments."""
+"""Any torch module as a model of a recipe: a Learner that holds it, and takes its arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIXED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def fits(kind: Any) -> bool:
-    """Whether a recipe may name this, which is no Learner: a module that ranks by `scores` or predicts by `logits`."""
+    """Whether a recipe may name this class: a module, but no Learner, with `scores` to rank or `logits` to predict."""
     other = isinstance(kind, type) and issubclass(kind, nn.Module) and not issubclass(kind, Learner)
     return other and any(callable(getattr(kind, name, None)) for name in ("scores", "logits"))
 
@@ -29,9 +29,9 @@ def fits(kind: Any) -> bool:
 def adapted(kind: Any) -> type[Learner]:
     """Return a Learner that holds a module of this kind.
 
-    A module that ranks writes `losses(batch)`, one for each user, and `scores(batch)`; one that predicts clicks,
-    `logits(batch)`. Its arguments are the recipe's, and those that the data decides where it names them, such as
-    `items`. A LightningModule brings its own optimizer; for any other module the recipe sets those of a Learner.
+    A module that ranks has `losses(batch)`, one for each user, and `scores(batch)`; one that predicts clicks has
+    `logits(batch)`. Its arguments are the recipe's, and those of the data that it names, such as `items`. A
+    LightningModule has its own optimizer; for any other module the recipe sets a Learner's.
     """
     base: type[Learner] = Recommender if callable(getattr(kind, "scores", None)) else ClickModel
     lightning = issubclass(kind, kinds("LightningModule"))
@@ -43,7 +43,7 @@ def adapted(kind: Any) -> type[Learner]:
             super().__init__(**{name: value for name, value in given.items() if name in of_base | options})
             self.module: Any = _made(kind, {name: value for name, value in given.items() if name in own})
             if lightning:
-                vars(self.module)["log"] = self.log  # which knows the hook that Lightning is in
+                vars(self.module)["log"] = self.log  # self.log knows Lightning's current hook
 
         def losses(self, batch: Any) -> Tensor:
             losses: Any = getattr(self.module, "losses", super().losses)
@@ -64,7 +64,7 @@ def adapted(kind: Any) -> type[Learner]:
             checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = {name: kept[name] for name in own if name in kept}
 
         def state_dict(self, *args: Any, **options: Any) -> Any:
-            """Return the module's: a checkpoint is the module's own."""
+            """Return the module's state: a checkpoint has the module's own names."""
             return self.module.state_dict(*args, **options)
 
         def load_state_dict(self, state: Mapping[str, Any], *args: Any, **options: Any) -> Any:
@@ -78,7 +78,7 @@ def adapted(kind: Any) -> type[Learner]:
 
 
 def _made(kind: Any, given: Mapping[str, Any]) -> Any:
-    """Make a module where its save_hyperparameters, which looks at what calls it, finds no other one's arguments."""
+    """Make a module in its own frame: save_hyperparameters reads the callers' arguments."""
     return kind(**given)
 
 
@@ -87,7 +87,7 @@ def _arguments(kind: Any) -> Arguments:
     init: Any = kind.__init__
     try:
         types = typing.get_type_hints(init)
-    except NameError:  # of a type that is imported for type checkers only
+    except NameError:  # a type that is imported for type checkers only
         types = {}
     named = [*inspect.signature(init).parameters.values()][1:]
     return {one.name: one.replace(annotation=types.get(one.name, Any)) for one in named if one.kind not in _FIXED}

@@ -18,7 +18,7 @@ from dprec.models.items.negatives import Negatives, in_batch_softmax, shared_neg
 from dprec.models.learning.learner import Learner, refuse_unless
 from dprec_kernels import catalogue_softmax
 
-FIRST_ITEMS, ROUNDS = 512, 10  # how many items stand for all, and how long somebody goes on, without a history
+FIRST_ITEMS, ROUNDS = 512, 10  # without a history: how many items represent all, and how many steps are simulated
 
 
 class Recommender(Learner):
@@ -74,19 +74,17 @@ class Recommender(Learner):
         """Return a score for every item id (B, items); column 0 is ignored."""
 
     reads_weights = False  # whether `losses` counts targets by `batch.weights`
-    popularity_columns = (
-        0  # the last coordinates of items' vectors that say how popular an item is, not what it is like
-    )
+    popularity_columns = 0  # how many last coordinates of items' vectors encode popularity, not content
 
     @property
     def item_features(self) -> Tensor | None:
-        """The numbers of each item's public features (items, S), 0 where it has fewer; None of a model without."""
+        """The numbers of each item's public features (items, S), 0 if it has fewer; None if the model has none."""
         return None
 
     def item_vectors(self) -> Tensor:
         """Return vectors of the items (items, d), whose products with `user_vectors` rank them.
 
-        A model that has some overrides both.
+        A model with such vectors overrides both methods.
         """
         raise UserError(f"{type(self).__name__} has no vectors of items, only scores: use recommend")
 
@@ -95,17 +93,17 @@ class Recommender(Learner):
         raise UserError(f"{type(self).__name__} has no vectors of users, only scores: use recommend")
 
     def without_history(self) -> Tensor:
-        """Return a score for every item id (items,) for somebody of whom nothing is known.
+        """Return a score for every item id (items,) for a user without a history.
 
-        What training counted is private and not kept, so this follows from the model alone and costs no privacy: the
-        share of each item in what somebody chooses who always chooses as the model says, given the item before. Some
-        items, evenly spread over the catalogue, stand for all. A model that holds a release of popularity returns that
-        instead.
+        Training's counts are private and not kept, so this uses the model alone and costs no privacy. It simulates
+        users who choose each item by the model's probabilities given the item before, and returns the share of each
+        item. Some items, evenly spread over the catalogue, represent all. A model with a release of popularity returns
+        that instead.
         """
         several = min(self.items - 1, FIRST_ITEMS, max(16, 2**25 // self.items))
         first = torch.linspace(1, self.items - 1, several, device=self.device).round().long()  # (n,)
         none = torch.zeros(several, 1, dtype=torch.long, device=self.device)
-        scores = self.scores(RankingBatch(first[:, None], none[:, 0], none)).float().clone()  # a model may hold them
+        scores = self.scores(RankingBatch(first[:, None], none[:, 0], none)).float().clone()  # the model may keep it
         scores[:, 0] = -torch.inf
         next_item = scores.softmax(1)  # (n, items)
         share = next_item.mean(0)
@@ -120,7 +118,7 @@ class Recommender(Learner):
             raise UserError(f"{type(self).__name__} reads no data.event_weights: leave it out, or use DPFormer")
 
     def forward(self, batch: RankingBatch) -> Tensor:
-        """Return `scores`: what trainer.predict gives of each batch."""
+        """Return `scores`: the result of trainer.predict for each batch."""
         return self.scores(batch)
 
     def measure(self, batch: RankingBatch) -> None:
@@ -138,10 +136,10 @@ class SequenceRecommender(Recommender):
         items: number of item ids, the padding included. Comes from the data.
         dim: width of items' vectors.
         embedding_std: standard deviation of the items' vectors at the start.
-        negatives: what the softmax of the loss runs over beside the target: null for all items, a number of items that
+        negatives: the items beside the target in the softmax of the loss: null for all items, a number of items that
             each step draws for all users together, or in-batch for the users' targets (never with privacy).
-        features: columns of `feature_file` whose values get vectors that are added to an item's, where it is read, each
-            with the rows that its values are hashed to.
+        features: columns of `feature_file`, each with the rows that its values are hashed to. The values' vectors are
+            added to an item's vector when it is read.
         feature_file: a public CSV file with a column `item`; `|` stands between several values of an item.
         context_rows: columns of the events' context, each with its rows. Comes from data.context.
         options: arguments of `Recommender`.
@@ -190,7 +188,7 @@ class SequenceRecommender(Recommender):
     reads_weights = True
 
     def make_embedding(self, dim: int, std: float) -> ItemsWithFeatures:
-        """Return the items' vectors as they are read; a model that has no table of items makes something else."""
+        """Return the module that reads items' vectors; a model without a table of items overrides this."""
         table = new_table(ItemsWithFeatures, self.items, dim, self.memory_map, padding_idx=0)
         with torch.no_grad():
             table.weight.normal_(0.0, std)[0] = 0.0
@@ -212,7 +210,7 @@ class SequenceRecommender(Recommender):
             self.embedding.read_features(self.feature_file, self.item_ids_for("feature_file"))
 
     def item_ids_for(self, setting: str) -> list[str]:
-        """The raw ids of the items, for a file of these that a setting of the model names."""
+        """Return the items' raw ids, for a setting of the model that names a file about items."""
         data: Any = getattr(self.trainer, "datamodule", None)
         if data is None:
             raise UserError(f"model.{setting} needs the items' ids: fit the model with a datamodule that has them")
@@ -240,7 +238,7 @@ class SequenceRecommender(Recommender):
 
     @property
     def loss_is_row_local(self) -> bool:
-        """Whether losses follow from parameters, buffers and a user's row alone: other processes can compute them."""
+        """Whether losses depend only on parameters, buffers and a user's row: then workers can compute them."""
         return self.negatives is None
 
     def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
@@ -285,7 +283,7 @@ class SequenceRecommender(Recommender):
         return self.user_vectors(batch) @ self.item_table.T
 
     def _encoded(self, batch: SequenceBatch | RankingBatch) -> Tensor:
-        """What `encode` makes of the histories, and of their context where there is some."""
+        """Return `encode` of the histories, with their context if there is any."""
         if batch.context is None:
             return self.encode(batch.history)
         if self.context_vectors is None:
@@ -302,6 +300,6 @@ class SequenceRecommender(Recommender):
 
 
 def at_last(history: Tensor, encoded: Tensor) -> Tensor:
-    """Return what is encoded (B, T, r) at the last item of each history (B, T): (B, r)."""
+    """Return the encoding (B, T, r) at the last item of each history (B, T): (B, r)."""
     last = (history != 0).sum(1).clamp(min=1) - 1
     return encoded[torch.arange(last.shape[0], device=last.device), last]

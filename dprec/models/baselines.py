@@ -1,4 +1,4 @@
-"""Baselines that count who met what without noise, so they are NOT PRIVATE: they tell what privacy costs."""
+"""Baselines that count users' items without noise, so they are NOT PRIVATE: they show the cost of privacy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dprec.data.draws.batch import RankingBatch
 from dprec.data.logs.histories import Histories
 from dprec.errors import UserError
 
-NEIGHBOURS = 100  # of an item that count
+NEIGHBOURS = 100  # of an item that are used
 PENALTY = 500.0  # λ of EASE
-LARGEST = 20_000  # items of EASE, whose two tables of them take 6.4 GB then
+LARGEST = 20_000  # items of EASE: its two tables then take 6.4 GB
 _PAIRS = 2**24  # similarities at once
 
 
@@ -71,7 +71,7 @@ def item_knn(visits: Any) -> Any:
 
 
 def ease(visits: Any) -> np.ndarray:
-    """EASE (Steck, 2019): the linear model from a user's items to each of them that does without the item itself.
+    """EASE (Steck, 2019): a linear model that predicts each item from a user's other items.
 
     Args:
         visits: (users, items) ones.

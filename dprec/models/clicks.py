@@ -66,7 +66,7 @@ class ClickModel(Learner):
         return F.binary_cross_entropy_with_logits(self.logits(batch), batch.clicked, reduction="none")
 
     def forward(self, batch: ClickBatch) -> Tensor:
-        """Return the probability of a click (B,): what trainer.predict gives of each batch."""
+        """Return the probability of a click (B,): the result of trainer.predict for each batch."""
         return self.logits(batch).sigmoid()
 
     def measure(self, batch: ClickBatch) -> None:
@@ -131,7 +131,7 @@ def log_counts(numbers: Tensor) -> Tensor:
 
 
 def some_counts(numbers: Tensor) -> Tensor:
-    """Return the same (B, D), or a zero (B, 1) where records have no counts: no parameter is without elements then.
+    """Return the same (B, D), or a zero (B, 1) if records have no counts, so that no parameter is empty.
 
     >>> some_counts(torch.ones(2, 0))
     tensor([[0.],

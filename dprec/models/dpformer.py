@@ -33,17 +33,17 @@ class DPFormer(Transformer):
     numbers without gradient. Without noise this is the `Transformer`, bit for bit.
 
     The definition of an effective error does not fix its unit, so it has a factor, `error_scale`. At 1 the error is
-    that of one gradient step at learning rate 1, as in the definition. The error of the weights after t steps of Adam
-    is about lr √t, whatever σ and B, if noise dominates, since Adam divides a gradient by its size. That is so in every
-    row: division by p relates the noise to an item's signal, and is no error of the weights. So the factor from one to
-    the other, lr √t B / (σC), is no `error_scale`. In private training, tuning it has a cost in privacy.
+    that of one gradient step at learning rate 1, as in the definition. If noise dominates, the error of the weights
+    after t steps of Adam is about lr √t for any σ and B, since Adam divides a gradient by its size. This holds in every
+    row: division by p relates the noise to an item's signal, and is no error of the weights. So the factor between the
+    two, lr √t B / (σC), is no `error_scale`. In private training, tuning it has a cost in privacy.
 
     Args:
         items: number of item ids, the padding included. Comes from the data.
         frequencies: how p is found. "estimate": with two private releases before training, for `frequency_share` of the
             budget (`dprec.models.items.shares`). "public": from `frequency_file`, which the guarantee then takes as
-            public. "uniform": no look at the data, all items are as frequent as if every history were `max_length`
-            items drawn at random. Without an estimate, everybody counts as reaching every position.
+            public. "uniform": independent of the data, all items are as frequent as if every history were `max_length`
+            items drawn at random. Without an estimate, every user counts as reaching every position.
         frequency_share: part of the privacy budget for the estimate. Training has the rest.
         frequency_file: a CSV file with columns item and share (of users whose training sequence holds it, up to 1).
         error_scale: factor of all errors; 0 turns Re-Attention off.
@@ -111,7 +111,7 @@ class DPFormer(Transformer):
         self.popularity_columns = int(popular)
         self.row_divisors: Tensor
         self.register_buffer("row_divisors", torch.ones(items, 1), persistent=share_rate is not None)
-        self.read: Tensor  # 1 for the coordinates that say what an item is like, 0 for that of its popularity
+        self.read: Tensor  # 1 for the coordinates of an item's content, 0 for that of its popularity
         read = torch.ones(self.embedding.embedding_dim)
         read[-1] = 0.0
         self.register_buffer("read", read, persistent=False)
@@ -132,14 +132,14 @@ class DPFormer(Transformer):
         return [*super().assumptions, *known]
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
-        """Find the share of users who read each item, and each position, and what follows from it."""
+        """Estimate the share of users who read each item and each position, and set errors from it."""
         found = item_shares.estimated_shares(self.items, self.max_length, self.frequency_share, data.training, sums)
         self._start_from(found.items, torch.from_numpy(found.positions))
 
     def on_train_start(self) -> None:
         super().on_train_start()
         if self.global_step:
-            return  # a checkpoint has what follows from shares
+            return  # a checkpoint has the errors
         if self.frequencies == "uniform":
             self._start_from(np.full(self.items, min(1.0, self.max_length / max(1, self.items - 1))))
         elif self.frequency_file is not None:
@@ -182,7 +182,7 @@ class DPFormer(Transformer):
 
 
 def centred_logs(shares: np.ndarray) -> Tensor:
-    """Return the logs of the shares less their mean, which no ranking depends on; that of the padding is 0."""
+    """Return the logs of the shares minus their mean, which does not change a ranking; 0 for the padding."""
     logs = torch.from_numpy(shares).log()
     logs -= logs[1:].mean()
     logs[0] = 0.0

@@ -79,7 +79,7 @@ class GRU(Recurrent):
         shortcut_mean: adds a skip connection: what is scored is the layer-normed sum of the last item, of this times
             the mean of the history, and of `network_scale` times the cell's state. The cell and the mean read
             layer-normed items. null: the state alone, as in torch.
-        fade: the history's mean counts an item less by this factor with each further back; 1: all alike.
+        fade: an item's weight in the history's mean falls by this factor with each step back; 1: equal weights.
         network_scale: factor of the state beside a shortcut. With a small factor most of a user's clipped gradient
             belongs to the items, as in `Transformer` (docs/dpformer.md).
         options: arguments of `SequenceRecommender`.
@@ -107,7 +107,7 @@ class LSTM(Recurrent):
         dropout: share of activations dropped in training: of input items, between layers, and at the end.
         shortcut_mean: adds a skip connection from the last item and from this times the mean of the history, as in
             `GRU`. null: the state alone, as in torch.
-        fade: the history's mean counts an item less by this factor with each further back; 1: all alike.
+        fade: an item's weight in the history's mean falls by this factor with each step back; 1: equal weights.
         network_scale: factor of the state beside a shortcut, as in `GRU`.
         options: arguments of `SequenceRecommender`.
 

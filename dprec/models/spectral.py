@@ -26,7 +26,7 @@ class DescribedRecommender(Recommender):
 
     described: DescribedItems
     popularity_columns = 2
-    goes_on = False  # what is trained is about the axes of one description
+    goes_on = False  # trained weights only fit the axes of one description
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -43,7 +43,7 @@ class DescribedRecommender(Recommender):
         return self.described.loss(self.encode(batch.history), batch.targets)
 
     def without_history(self) -> Tensor:
-        """Return how many users have each item, as released."""
+        """Return the released number of users of each item."""
         return self.described.popularity
 
     def item_vectors(self) -> Tensor:
@@ -72,18 +72,18 @@ class Spectral(DescribedRecommender):
         recent: how many of the last items get a weight.
         frequency_share: part of the privacy budget for the items' popularity.
         pair_share: part for pairs of items seen together. Training has the rest.
-        lead_share: part for the histories that lead to each item: an item is then ranked by how near a history is to
-            those, in place of the vectors of the pairs. 0 leaves it out.
-        shrink: of `lead_share`: how far what noise hides of an item is drawn to what its pairs let expect. 1 is best
-            for one item, and for ranking at a small ε; 0.5 keeps items as different as they are, and more are shown.
+        lead_share: part for the histories that lead to each item. An item is then ranked by how near a history is to
+            those, instead of by the vectors of the pairs. 0 leaves it out.
+        shrink: of `lead_share`: how far an item's noisy mean is shrunk towards the mean that its pairs predict. 1 is
+            best for one item, and for ranking at a small ε; 0.5 keeps items as different as they are, and shows more.
         clear: items are described only if their noisy count is at least so many standard deviations of its noise; 0
             describes `top` at any noise.
         noise_share: items are described only while at most this share of them is expected to be noise alone.
-        step_share: of `lead_share`'s kind of ranking: part for which item comes right after which. Pairs that stand out
-            then have their share of the chances after an item. 0 does not ask.
-        more_share: part for a larger count of that, if the first stands out, and else for the histories.
-        again_share: of `lead_share`'s kind of ranking: part for a second count of items, if the mean item has less than
-            three times the noise of the first, and else for the histories.
+        step_share: with `lead_share`: part for a count of steps from item to item. Pairs whose count is clear of noise
+            then get their share of the probability after an item. 0 does not count steps.
+        more_share: part for a larger count of steps, if the first is clear of noise, otherwise for the histories.
+        again_share: with `lead_share`: part for a second count of items, if the mean item has less than three times the
+            noise of the first, otherwise for the histories.
         repeat_share: part for how often users meet an item again, and how soon; items that a user met are then scored
             by it. 0 scores them as if they were new, which ranks them high: for rankings that leave them out.
         options: arguments of `Recommender`.
@@ -238,7 +238,7 @@ class SpectralFormer(Spectral):
 
     @classmethod
     def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
-        return super().releases_of(arguments)  # written anew: a plan believes only the class that has the `__init__`
+        return super().releases_of(arguments)  # overridden: a plan uses it only of the class that has the `__init__`
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         super().prepare(data, sums)

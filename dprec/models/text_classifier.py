@@ -1,4 +1,4 @@
-"""Classes of texts, by any encoder of the `transformers` library as it is."""
+"""Classifies texts with any encoder of the `transformers` library, unchanged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SMALL: Mapping[str, Any] = {
     "model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128,
 }  # fmt: skip
 
-# Encoders that leave padding out, seen at random weights of any size. MobileBERT, ConvBERT and FNet do not.
+# Encoders that ignore padding, tested with random weights of any size. MobileBERT, ConvBERT and FNet do not.
 ALONE = (
     "albert", "bert", "camembert", "data2vec-text", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "gpt2",
     "layoutlm", "megatron-bert", "modernbert", "roberta", "roberta-prelayernorm", "roformer", "squeezebert",
     "xlm-roberta",
 )  # fmt: skip
-# Those that count places from their padding on.
+# Encoders whose positions start after the padding id.
 AFTER_PADDING = ("camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta")
 OWN_CODE = ("attn_implementation", "auto_map", "quantization_config", "experts_implementation")  # may load other code
 
@@ -91,7 +91,7 @@ class TextClassifier(Learner):
         self.given = f"the weights of {named} before training" if named else None
         more: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
         if named is not None:
-            more |= {"num_labels": classes, "ignore_mismatched_sizes": True}  # a head for other classes starts anew
+            more |= {"num_labels": classes, "ignore_mismatched_sizes": True}  # a new head starts at random
             kind, instead = "AutoModelForSequenceClassification", ", or a configuration such as {model_type: bert}"
             self.encoder = pretrained(kind, named, instead, **more).train()  # it comes without dropout
         else:
@@ -110,7 +110,7 @@ class TextClassifier(Learner):
         self.metrics = ClassMetrics()
 
     def _refuse_unknown(self) -> None:
-        """Refuse an encoder that may read padding, and so tell records apart by the longest beside them."""
+        """Refuse an encoder that may read padding, so that a record's result depends on the batch's longest record."""
         kind = self.encoder.config.model_type
         if kind not in ALONE:
             raise UserError(
@@ -126,7 +126,7 @@ class TextClassifier(Learner):
                 f"model.encoder has {config.vocab_size:,} rows of words and padding {config.pad_token_id}, the data's "
                 f"tokenizer {vocabulary:,} and {padding}: set data.tokenizer to the encoder's"
             )
-        config.pad_token_id = padding  # GPT-2's configuration may name none, and finds the last token by it
+        config.pad_token_id = padding  # GPT-2's configuration may name none, but finds the last token by it
         first = padding + 1 if config.model_type in AFTER_PADDING else 0
         longest = getattr(config, "max_position_embeddings", None)
         if longest is not None and max_length + first > longest:
@@ -142,7 +142,7 @@ class TextClassifier(Learner):
         """Return a logit for each class (B, classes); row i depends only on record i."""
         segments = {"token_type_ids": batch.segments} if self.reads_segments else {}
         mask = batch.mask.clone()
-        mask[:, 0] = 1  # of a text without a token: attention over nothing is attention over others' padding
+        mask[:, 0] = 1  # a text without tokens would attend to padding, which depends on others
         scores: Tensor = self.encoder(input_ids=batch.ids, attention_mask=mask, **segments).logits
         return scores
 
@@ -153,7 +153,7 @@ class TextClassifier(Learner):
         return batch.mean(each) if isinstance(batch, PersonTextBatch) else each
 
     def forward(self, batch: TextBatch) -> Tensor:
-        """Return the probability of each class (B, classes): what trainer.predict gives of each batch."""
+        """Return the probability of each class (B, classes): the result of trainer.predict for each batch."""
         return self.logits(batch).softmax(1)
 
     def measure(self, batch: TextBatch) -> None:
@@ -182,13 +182,13 @@ def _made(sizes: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-# Encoders that others trained, and low-rank updates (LoRA) of their weights.
+# Pretrained encoders, and low-rank updates (LoRA) of their weights.
 
 
 def pretrained(kind: str, name: str, instead: str = "", **options: Any) -> Any:
     """Return an encoder from a folder or the hub, as a class of transformers reads it.
 
-    Code that lies beside weights is not run, nor weights that are pickles. `instead` says what else the setting takes.
+    Code in the folder is not run, and pickled weights are not read. `instead` is the setting's other value.
     """
     refuse_no_folder(name, "model.encoder")
     if Path(name, "adapter_config.json").is_file():
@@ -224,7 +224,7 @@ class LowRankLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """What encoders look at for the type of numbers."""
+        """Encoders read the dtype from this."""
         return self.base.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ class LowRankLinear(nn.Module):
 
 
 class LowRankTable(nn.Module):
-    """Row i is W0[i] + A[i] B. A starts at 0, so training starts from W0; A is a table, which strategies rule."""
+    """Row i is W0[i] + A[i] B. A starts at 0, so training starts from W0; A is a table, which may have strategies."""
 
     def __init__(self, base: nn.Embedding, rank: int) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ def add_low_rank(model: nn.Module, ranks: Mapping[str, int]) -> None:
 
 
 def freeze(model: nn.Module, names: list[str]) -> None:
-    """Take the parts whose names end with one of these out of training."""
+    """Freeze the parts whose names end with one of these."""
     for ending in names:
         found = [part for name, part in model.named_modules() if _ends(name, ending)]
         if not found:
@@ -293,6 +293,6 @@ def _ends(name: str, ending: str) -> bool:
 
 
 def _names(model: nn.Module) -> str:
-    """The last words of the names of linear maps and tables."""
+    """Return, for messages, the last parts of the names of linear maps and tables."""
     last = {name.rpartition(".")[2] for name, part in model.named_modules() if _adaptable(part)}
     return f"give some of {', '.join(sorted(last))}"

@@ -1,4 +1,4 @@
-"""A Transformer over items that are described by public text, so that it ranks items that nobody met in training."""
+"""A Transformer over items that are described by public text, so that it also ranks items new after training."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from dprec.models.transformer import Transformer
 class TextItems(Transformer):
     """The Transformer, with a trained map of texts' vectors in place of the table of items.
 
-    Use it where items are new, or rare: an item of the catalogue is ranked by its text, whether or not anybody met it.
-    The texts' vectors are computed once, before training, and stay as they are. The map is the same where items are
-    read and where they are scored.
+    Use it if items are new or rare: an item of the catalogue is ranked by its text, even if no user had it. The texts'
+    vectors are computed once, before training, and do not change. The same map is used to read items and to score
+    them.
 
     Args:
         items: number of item ids, the padding included. Comes from the data.
         text_file: a public CSV file with a column `item` and columns of text.
-        text_columns: the columns of text, which are read one after the other.
+        text_columns: the columns of text, which are joined in this order.
         dim: width of items and hidden vectors.
-        text_dim: numbers of a text's vector; of an encoder's, the directions in which the items differ most.
+        text_dim: width of a text's vector; an encoder's is projected to the directions in which items differ most.
         encoder: a folder with an encoder and its tokenizer, as `save_pretrained` of transformers wrote them; null for a
             bag of the text's words. Its weights count as public.
-        own: each item also gets a vector of its own, which is trained, starts at 0, and gets noise as all others.
+        own: each item also gets its own trained vector, which starts at 0 and gets noise like all parameters.
         options: arguments of `Transformer`.
 
-    Training reads the file when it begins; here it is read by hand:
+    Training reads the file when it begins; this example reads it directly:
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -55,7 +55,7 @@ class TextItems(Transformer):
     torch.Size([1])
     """
 
-    embedding: Any  # ItemsOfText, where other models have a table
+    embedding: Any  # ItemsOfText; other models have a table
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ AT_ONCE = 64  # texts that an encoder reads together
 
 
 class ItemsOfText(nn.Module):
-    """Items' vectors: a trained map of their texts' vectors and, if asked for, a trained vector of each item.
+    """Items' vectors: a trained map of their texts' vectors, optionally plus a trained vector of each item.
 
     >>> items = ItemsOfText(items=4, dim=2, width=8, own=False).eval()
     >>> items(torch.tensor([[1, 0]])).shape, items.table.shape
@@ -164,15 +164,15 @@ class ItemsOfText(nn.Module):
 
     @property
     def table(self) -> Tensor:
-        """The items' vectors: of parameters, so that rounding in a softmax over them counts as a user's."""
+        """The items' vectors, computed from parameters, so that rounding in a softmax over them counts as a user's."""
         mapped = F.linear(self.vectors, self.map)
         return mapped if self.own is None else mapped + self.own.weight
 
 
 def bags(texts: Sequence[str], width: int) -> Tensor:
-    """Return the sum of each text's words (n, width): rare words weigh more, and each has random numbers of its own.
+    """Return the weighted sum of each text's word vectors (n, width): rare words have larger weights.
 
-    A word's numbers follow from the word alone, so no list of words is kept.
+    A word's vector is random numbers that depend on the word alone, so no list of words is kept.
 
     >>> a, b, c = bags(["red wine", "red fish", "dry wit"], 512)
     >>> bool(a @ b > a @ c)
@@ -204,7 +204,7 @@ def encoded(texts: Sequence[str], folder: str) -> Tensor:
 
 
 def narrowed(vectors: Tensor, width: int) -> Tensor:
-    """Return vectors (n, r) in the `width` directions in which they differ most, if they have more than so many."""
+    """Project vectors (n, r) to the `width` directions in which they differ most, if r is larger."""
     if vectors.shape[1] <= width:
         return vectors
     directions = torch.linalg.svd(vectors, full_matrices=False).Vh[:width]

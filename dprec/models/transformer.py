@@ -30,7 +30,7 @@ class Transformer(SequenceRecommender):
             of a user's clipped gradient belongs to the items (docs/dpformer.md).
         start_mean: at the start, each block adds about this times the mean of the history, layer-normed with pre; null
             for random weights.
-        fade: attention falls by this factor with each item further back, whatever was learned; 1: it does not fade.
+        fade: attention falls by this factor with each item further back, for any weights; 1: it does not fade.
         tied: read and score items with the same table; False: a separate table for each.
         options: arguments of `SequenceRecommender`.
 

@@ -1,1 +1,1 @@
-"""What models know of items: tables, counts and pairs, shares, spectral vectors, sampled negatives."""
+"""Items in models: tables, counts and pairs, shares, spectral vectors, sampled negatives."""

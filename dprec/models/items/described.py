@@ -1,4 +1,4 @@
-"""The most popular items, each with a vector that does not change while a model trains, and how they are ranked."""
+"""The most popular items, each with a vector that is fixed during training, and their ranking."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dprec.accounting.release import ExactSums, Portion, Release
 from dprec.data.logs.histories import Histories
 from dprec.models.learning.learner import refuse_unless
 
-NOBODY = -1e4  # bias of a place that no item has: its share of a softmax, and so its gradient, is 0
+NOBODY = -1e4  # bias of an unused place: its share of a softmax, and so its gradient, is 0
 FLOOR = 1.0  # users' worth of popularity that every item has
 
 
 class DescribedItems(nn.Module):
-    """The items that a first release counts most, with vectors that a subclass makes of further releases.
+    """The items with the largest counts in a first release; a subclass computes their vectors from further releases.
 
-    A subclass has a trained `bias` (top,), whose place among its parameters it chooses.
+    A subclass has a trained `bias` (top,), and chooses its place among the parameters.
     """
 
     bias: nn.Parameter
@@ -31,7 +31,7 @@ class DescribedItems(nn.Module):
     @property
     @abstractmethod
     def releases(self) -> tuple[Release, ...]:
-        """All releases that it needs, the first of them the counts of items."""
+        """All releases that it needs; the first is the counts of items."""
 
     @abstractmethod
     def prepare(self, histories: Histories, sums: ExactSums) -> None:
@@ -58,7 +58,7 @@ class DescribedItems(nn.Module):
         self.register_buffer("vectors", torch.zeros(self.top + 1, self.rank))  # the last row for the others
 
     def choose(self, histories: Histories, sums: ExactSums) -> tuple[np.ndarray, np.ndarray]:
-        """Choose the items; return everybody's place (items,), and the popularity of the n chosen ones (n,)."""
+        """Choose the items; return each item's place (items,), and the popularity of the n chosen ones (n,)."""
         counts, std = self.count(histories, sums)
         counts[0] = -np.inf
         chosen = self._clear(counts, std)
@@ -73,7 +73,7 @@ class DescribedItems(nn.Module):
         return place, popularity
 
     def count(self, histories: Histories, sums: ExactSums) -> tuple[np.ndarray, float]:
-        """Return how many users have each item (items,), as released, and the noise in it."""
+        """Return the released number of users of each item (items,), and its noise."""
         counts = sums(self.frequencies, self.items, histories.users, item_counts(histories))
         return counts, sums.std(self.frequencies)
 
@@ -102,7 +102,7 @@ class DescribedItems(nn.Module):
     def item_vectors(self) -> Tensor:
         """Return vectors (items, r + 2) whose products with `user_vectors` are the scores.
 
-        A described item has its vector, its bias and 0; another one zeros, its place behind all described ones, and 1.
+        A described item has its vector, its bias and 0; another one has zeros, its `_tail` and 1.
         """
         known = torch.cat([self.compared, self.bias[:, None], torch.zeros_like(self.bias)[:, None]], 1)
         others = torch.zeros(self.items, known.shape[1], device=known.device)
@@ -115,7 +115,7 @@ class DescribedItems(nn.Module):
 
     @property
     def _tail(self) -> Tensor:
-        """How far below the lowest described item each other one scores (items,): the more popular, the less far."""
+        """How far each other item scores below the lowest described one (items,): popular items less far."""
         return self.popularity - self.popularity.max() - 1
 
     @property
@@ -132,23 +132,23 @@ class DescribedItems(nn.Module):
         return F.linear(encoded, self.compared, self.bias)
 
     def _clear(self, counts: np.ndarray, noise_std: float) -> np.ndarray:
-        """Return the ids, ascending, of the `top` most counted items, less those that are not clear of the noise."""
+        """Return the ids, ascending, of the `top` most counted items, without those not clear of the noise."""
         most = np.argsort(-counts, kind="stable")[: self.top]
         fits = counts[most] >= self.clear * noise_std
         if noise_std and self.noise_share < 1:
-            noise_alone = (self.items - 1) * (1 - ndtr(counts[most] / noise_std))  # items so high, if none had users
+            noise_alone = (self.items - 1) * (1 - ndtr(counts[most] / noise_std))  # expected if no item had users
             fits &= noise_alone <= self.noise_share * np.arange(1, len(most) + 1)
         return np.sort(most[: max(2, int(np.flatnonzero(fits).max(initial=-1)) + 1)])
 
 
-# Sums over users' histories: which items a user saw, and which items a user saw near each other.
+# Sums over users' histories: items that a user saw, and pairs that a user saw near each other.
 
 
 PAIRS = 1 << 22  # in one portion; limits the memory
 
 
 def item_counts(histories: Histories) -> Iterator[Portion]:
-    """Every item that a user saw, once; the entry of item i is number i."""
+    """Yield every item that a user saw, once; the entry of item i is number i."""
     for users, _, items in user_events(histories, each=1):
         met = np.unique(np.stack([users, items], 1), axis=0)
         yield Portion(met[:, 0], met[:, 1], np.ones(len(met)))
@@ -157,7 +157,7 @@ def item_counts(histories: Histories) -> Iterator[Portion]:
 def pair_weights(
     histories: Histories, place: np.ndarray, weight: np.ndarray, window: int, decay: float
 ) -> Iterator[Portion]:
-    """Unordered pairs of chosen items near each other: the entry of places i < j of n is number i * n + j.
+    """Yield unordered pairs of chosen items near each other: the entry of places i < j of n is number i * n + j.
 
     `place` (items,) is the place of an item among the chosen ones, n for other items; `weight` (n,) scales it. A pair
     at distance k counts decay^(k-1), up to distance `window` among the chosen items of a user.
@@ -180,7 +180,7 @@ def pair_weights(
 def user_events(
     histories: Histories, each: int, place: np.ndarray | None = None, chosen: int = 0
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield events of whole users as (user, place, item), so many that `each` times their number fits a portion."""
+    """Yield events of whole users as (user, place, item); `each` times their number fits into a portion."""
     for users, found in histories.portions(max(1, PAIRS // each)):
         items = found.astype(np.int64)
         places = items if place is None else place[items]

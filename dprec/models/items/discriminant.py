@@ -1,9 +1,8 @@
-"""Items told apart by the histories that lead to them: a linear discriminant analysis from one more sum over users.
+"""Ranks items by the histories that lead to them: linear discriminant analysis from one more sum over users.
 
-An item is as likely after a history as the history is near those that came before the item, in units of how histories
-vary. The sum has the mean of those histories. How histories vary follows from what was released before, and so does
-which mean to expect of an item that noise hides. Items that too few users met to be described by pairs are described
-by the histories before them.
+An item is the likelier after a history, the nearer the history is to those before the item, in units of the variance
+of histories. The sum has the mean of those histories. Earlier releases give the variance of histories, and the expected
+mean of an item that noise hides. Items with too few users for pairs are described by the histories before them.
 """
 
 from __future__ import annotations
@@ -29,32 +28,32 @@ BEFORE = "the histories before items"
 # Chosen on validation items of MovieLens-1M and Amazon Games at ε = 1 and 5 (docs/dpformer.md).
 CORE = 0.75  # pairs describe the n most popular items while these have at least CORE · noise · √n
 LARGEST = 2000  # items that pairs describe: time grows with the third power
-PLAIN = 3.0  # standard deviations of the first count's noise that the mean item has: then it is counted but once
-LATE = 0.3  # an event counts more the later it comes: its place in the history to this power
-NEAR, FAR, SHARP = 0.6, 0.85, 0.7  # a history fades by the first for one part, SHARP of it, by the second for the rest
-COUNT = 0.3  # what an event adds to its item's count, beside a history of length 1
-EDGE = 0.9  # eigenvalues of the pairs just below the largest of the noise count, too: what follows draws noise back
+PLAIN = 3.0  # if the mean item has so many standard deviations of the first count's noise, it is counted only once
+LATE = 0.3  # later events count more: an event's place in the history to this power
+NEAR, FAR, SHARP = 0.6, 0.85, 0.7  # a history's weights: SHARP of it fades by the first, the rest by the second
+COUNT = 0.3  # what an event adds to its item's count, relative to a history of length 1
+EDGE = 0.9  # eigenvalues of the pairs just below the largest of the noise are used, too: later steps shrink noise
 OWN = 0.6  # an item's popularity is its count in this sum to this power, times the first release's to the rest
 RIDGE = 0.1  # of the mean variance of histories, added to that of each direction
-STEEP, MANY = 1.2, 0.22  # the part of a score that is believed: the first, over the number of directions to the second
-CURVED = 0.37  # the part of a mean's squared length that bias takes off; half of what is believed, if they were one
-FLAT = 0.1  # the vectors' eigenvalues, to this power, in place of 1: common tastes count less, rarer ones more
-LEVEL = 0.7  # lengths of vectors, to this power, weigh the items of a history
+STEEP, MANY = 1.2, 0.22  # factor of a score: the first, over the number of directions to the power of the second
+CURVED = 0.37  # the part of a mean's squared length that bias subtracts; exact theory has half the score's factor
+FLAT = 0.1  # power of the vectors' eigenvalues, instead of 1: common tastes count less, rarer ones more
+LEVEL = 0.7  # power of vectors' lengths in the weights of a history's items
 EXPECT, DESCRIBE = 0.03, 0.3  # ridges of the two regressions: of means on vectors, and of vectors on means
 
 
 def leading_release(lead_share: float) -> Release:
-    """Which histories led to an item."""
+    """Return the release of the histories that led to each item."""
     return Release("histories before items", lead_share)
 
 
 def again_release(again_share: float) -> Release:
-    """How many users saw each item once more where noise hides it, else more of the histories before items."""
+    """Return the release of a second count of items, or if noise hides little, of more histories before items."""
     return Release("item frequencies, or histories before items", again_share)
 
 
 def more_release(more_share: float) -> Release:
-    """More of the steps from item to item where they say something, else of the histories before items."""
+    """Return the release of more steps from item to item if they are clear, otherwise of more histories."""
     return Release("steps, or histories before items", more_share)
 
 
@@ -64,11 +63,11 @@ class DiscriminantItems(SpectralItems):
     Args:
         arguments: those of `SpectralItems`.
         lead_share: part of the budget for the histories that led to each item.
-        shrink: how far an item's mean is drawn to what is expected of it where noise hides it.
-        step_share: part of the budget for which item comes right after which; 0 does not ask.
-        more_share: part for more of that, if it says something, or else for more of the histories.
+        shrink: how far an item's noisy mean is shrunk towards its expected mean.
+        step_share: part of the budget for steps from item to item; 0 does not count them.
+        more_share: part for more steps, if they are clear of noise, otherwise for more histories.
         again_share: part for a second count of items, if the mean item has less than three times the noise of the
-            first, or else for more of the histories; 0 does not ask.
+            first, otherwise for more histories; 0 counts nothing.
     """
 
     edge = EDGE
@@ -191,14 +190,14 @@ class DiscriminantItems(SpectralItems):
         """Return the places, ascending, of the items that pairs describe: at least two.
 
         Noise among n items has eigenvalues up to 2 · noise_std · √n, and an item adds to those of its pairs about in
-        proportion to its popularity. So one more item helps while its popularity grows with the root of n.
+        proportion to its popularity. So one more item helps while its popularity is above a multiple of noise_std · √n.
         """
         most = np.argsort(-popularity, kind="stable")[:LARGEST]
         rare = popularity[most] < CORE * noise_std * np.sqrt(np.arange(1, len(most) + 1))
         return np.sort(most[: max(2, int(rare.argmax()) if rare.any() else len(most))])
 
     def countable(self, popularity: np.ndarray, noise_std: float) -> np.ndarray:
-        """Return the places, ascending, of items that enough users met for a step between two to be clear of noise."""
+        """Return the places, ascending, of items with enough users for a step between two to be clear of noise."""
         most = np.argsort(-popularity, kind="stable")[:FIRST]
         return np.sort(most[: max(2, int((popularity[most] >= CLEAR * noise_std).sum()))])
 
@@ -211,7 +210,7 @@ class DiscriminantItems(SpectralItems):
 
 
 def flattened(vectors: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return vectors (n, r) of mean length 1 whose axes differ less in size, and how much larger their errors are.
+    """Return vectors (n, r) of mean length 1 whose axes differ less in size, and the factor of their errors.
 
     The smaller an axis is, the larger is the error along it.
 
@@ -230,7 +229,7 @@ def flattened(vectors: np.ndarray) -> tuple[np.ndarray, float]:
 def histories_before(
     histories: Histories, place: np.ndarray, vectors: np.ndarray, weights: np.ndarray
 ) -> Iterator[Portion]:
-    """What came before each chosen item: entries of sums (n, r + 1) for n items with `vectors` (n, r).
+    """Yield the history before each chosen item, as entries of sums (n, r + 1) for n items with `vectors` (n, r).
 
     A history is the sum of its last items' vectors times `weights`, the latest first, scaled to length 1. The last
     number of an item's row counts its events, each as `COUNT`. Later events count more.
@@ -253,7 +252,7 @@ def histories_before(
 
 
 def _later(users: np.ndarray) -> np.ndarray:
-    """Return how far through its user's history each event is, above 0 and at most 1.
+    """Return each event's relative place in its user's history, above 0 and at most 1.
 
     >>> _later(np.array([3, 3, 7])).tolist()
     [0.5, 1.0, 1.0]
@@ -265,14 +264,14 @@ def _later(users: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How n items are ranked by a history: the sum of its items' `vectors`, times `compared`, plus `bias`."""
+    """Ranks n items by a history: the sum of its items' `vectors`, times `compared`, plus `bias`."""
 
     vectors: np.ndarray  # (n, r)
     compared: np.ndarray  # (n, r)
     bias: np.ndarray  # (n,)
 
     def after(self, among: np.ndarray) -> np.ndarray:
-        """Return the chance (k, k) of each of the items `among` (k,) after a history of one of these alone."""
+        """Return the probability (k, k) of each of the items `among` (k,) after a history of only one of these."""
         given = self.vectors[among]
         given = given / np.maximum(np.linalg.norm(given, axis=1, keepdims=True), 1e-6)
         found = [part @ self.compared.T + self.bias for part in np.array_split(given, -(-len(given) // 256))]
@@ -283,10 +282,10 @@ class Ranking:
 def discriminant(
     found: np.ndarray, noise_std: float, vectors: np.ndarray, popularity: np.ndarray, shrink: float
 ) -> Ranking:
-    """Return how items are ranked, from the answer to `histories_before` and the noise in it.
+    """Compute the ranking from the noisy sum of `histories_before`.
 
-    An item's mean is drawn, as far as noise hides it and `shrink` says, towards what its vector lets expect. Items
-    without a vector (zero) are drawn towards the mean of all, and get the vector that their mean lets expect.
+    An item's mean is shrunk, by its noise and `shrink`, towards the mean that its vector predicts. Items without a
+    vector (zero) are shrunk towards the mean of all, and get the vector that their mean predicts.
     """
     count = np.maximum(found[:, -1], max(noise_std, 1e-9)) / COUNT
     middle = found[:, :-1].sum(0) / count.sum()
@@ -309,7 +308,7 @@ def discriminant(
 
 
 def _whitening(vectors: np.ndarray, popularity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the axes (r, r) along which histories vary and by how much (r,): as who is met together varies."""
+    """Return the axes (r, r) of histories' variance and the standard deviations (r,), estimated from pairs."""
     met = vectors.T @ (np.sqrt(popularity)[:, None] * vectors)
     variances, axes = np.linalg.eigh(met @ met / max(np.square(met).sum(), 1e-300))
     ridge = RIDGE * max(variances.sum(), 1e-12) / max(len(variances), 1)
@@ -317,7 +316,7 @@ def _whitening(vectors: np.ndarray, popularity: np.ndarray) -> tuple[np.ndarray,
 
 
 def _expected(means: np.ndarray, noise: np.ndarray, vectors: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return what the directions of vectors let expect of means (n, r), each with its variance of the noise."""
+    """Return the means (n, r) that the directions of vectors predict, by regression with the noise's variances."""
     directions = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     directions = directions - count @ directions / max(count.sum(), 1e-300)
     spread = np.maximum(_variance(means, noise, count), 1e-9)
@@ -329,10 +328,10 @@ def _expected(means: np.ndarray, noise: np.ndarray, vectors: np.ndarray, count: 
 
 
 def _shrunk(means: np.ndarray, noise: np.ndarray, expected: np.ndarray, count: np.ndarray, shrink: float) -> np.ndarray:
-    """Return means drawn towards what is expected, in each direction by how much they vary beside their noise.
+    """Shrink means towards their expectations, in each direction by their variance relative to the noise.
 
-    With a `shrink` of 1 each is its own best guess. Such guesses vary less than the means do, the more so the rarer the
-    item is, and an item whose mean is like that of others is seldom first; with 0.5 they vary as much.
+    With a `shrink` of 1 each is the best estimate. Such estimates vary less than the true means, especially for rare
+    items, and an item with a mean like others' is rarely ranked first. With 0.5 they vary as much.
     """
     spread = np.maximum(_variance(means - expected, noise, count), 0.0)
     shrunk: np.ndarray = expected + (means - expected) * (spread / np.maximum(spread + noise, 1e-300)) ** shrink
@@ -340,13 +339,13 @@ def _shrunk(means: np.ndarray, noise: np.ndarray, expected: np.ndarray, count: n
 
 
 def _variance(found: np.ndarray, noise: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Return how much found (n, r) varies around 0 in each direction without its noise, which may come out below 0."""
+    """Return the variance of `found` (n, r) around 0 in each direction, minus the noise's; it may be negative."""
     variance: np.ndarray = count @ (np.square(found) - noise) / max(count.sum(), 1e-300)
     return variance
 
 
 def _ridge(given: np.ndarray, wanted: np.ndarray, weight: np.ndarray, ridge: float) -> np.ndarray:
-    """Return the weighted regression (r, k) of what is wanted (n, k) on what is given (n, r)."""
+    """Return the coefficients (r, k) of the weighted ridge regression of `wanted` (n, k) on `given` (n, r)."""
     products = (given * weight[:, None]).T @ given
     products += np.eye(len(products)) * (ridge * np.trace(products) / max(len(products), 1) + 1e-300)
     found: np.ndarray = np.linalg.solve(products, (given * weight[:, None]).T @ wanted)

@@ -16,14 +16,14 @@ from dprec.data.logs.ids import digest_of, normal_texts
 from dprec.errors import UserError, first_line
 from dprec_kernels.file_tensor import file_tensor
 
-VALUES = 4  # of an item in a column, the first of them count; `|` stands between them
+VALUES = 4  # how many of an item's first values in a column are used; `|` separates them
 ITEM = "item"  # the column of item ids
 
 
 class ItemsWithFeatures(nn.Embedding):
     """A table of items to which each item's features add their own vectors, which start at 0.
 
-    A feature's values are hashed to so many rows, so which values there are changes no size.
+    A feature's values are hashed to a number of rows, so sizes do not depend on the values.
 
     >>> items = ItemsWithFeatures(3, 2, padding_idx=0)
     >>> items.add_features({"genre": 10, "decade": 5})
@@ -46,7 +46,7 @@ class ItemsWithFeatures(nn.Embedding):
             )
         self.rows = dict(rows)
         self.features = table_of_values(rows, self.embedding_dim)
-        self.values: Tensor  # (items, S) rows of `features`; 0 where an item has no more values
+        self.values: Tensor  # (items, S) rows of `features`; 0 if an item has no more values
         self.register_buffer("values", torch.zeros(self.num_embeddings, VALUES * len(rows), dtype=torch.int32))
 
     def read_features(self, file: str, item_ids: Sequence[str]) -> None:
@@ -132,11 +132,11 @@ def refuse_half(features: Any, file: str | None) -> None:
         raise UserError(f"model.{given} is given without model.{missing}: give both, or leave both out")
 
 
-# Vectors of what is known of an event beside its item, such as its device or hour.
+# Vectors of an event's context, such as its device or hour.
 
 
 class ContextVectors(nn.Module):
-    """One table for all columns; an event's vector is the sum of its values', which start at 0.
+    """One table for all columns of context; an event's vector is the sum of its values' vectors, which start at 0.
 
     >>> vectors = ContextVectors({"device": 5, "hour": 24}, dim=2)
     >>> vectors(torch.tensor([[[3, 24], [0, 1]]])).shape, vectors.table.weight.shape
@@ -169,7 +169,7 @@ def new_table(kind: type[Lookup], rows: int, dim: int, memory_map: str | None, *
 
 
 def copied_table(table: nn.Embedding, memory_map: str | None) -> nn.Embedding:
-    """Return another table with the same initial values, which is trained too."""
+    """Return a second trained table with the same initial values."""
     with torch.no_grad():
         if memory_map is None:
             weight = table.weight.clone()
@@ -182,7 +182,7 @@ def copied_table(table: nn.Embedding, memory_map: str | None) -> nn.Embedding:
 
 
 def in_folder(folder: str, rows: int, dim: int) -> Tensor:
-    """Return room for a table in a new file in this folder."""
+    """Return memory for a table in a new file in this folder."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         return file_tensor(folder, (rows, dim))

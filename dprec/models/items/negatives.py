@@ -1,4 +1,4 @@
-"""A softmax over a few items in place of the catalogue, so that the cost of a step does not grow with the catalogue."""
+"""A softmax over a few items instead of the catalogue, so that a step's cost does not grow with the catalogue."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The share of users whose training sequence holds each item, and reaches each position: from noisy sums, or public.
 
-Counted is what training reads: a user's last `length` items and the item after each, not the whole history. So a user
-adds at most `length` + 1 items. If all of them counted 1, the noise would have to cover the longest sequence. So in a
-sequence of n items each counts 1 / max(√n, K), where K² is the mean of n. One factor, which follows from the released
-lengths, then scales all counts. Between frequent and rare items a bias of 1 to 3 % is left on the logs of
+Only what training reads is counted: a user's last `length` items and the item after each, not the whole history. So a
+user adds at most `length` + 1 items. If all of them counted 1, the noise would have to cover the longest sequence. So
+in a sequence of n items each counts 1 / max(√n, K), where K² is the mean of n. One factor, computed from the released
+lengths, then scales all counts. Between frequent and rare items a bias of 1 to 3 % remains on the logs of
 docs/dpformer.md.
 """
 
@@ -23,7 +23,7 @@ from dprec.errors import UserError
 from dprec.models.items.described import item_counts
 from dprec.models.items.features import lines_of_items
 
-EACH, PER_OCTAVE = 16, 2  # classes of sequences by their length: up to so many each number is one
+EACH, PER_OCTAVE = 16, 2  # classes of sequence lengths: one for each number up to EACH, then so many an octave
 FOR_LENGTHS = 0.125  # of the budget of both sums
 
 
@@ -36,7 +36,7 @@ class Shares:
 
 
 def releases(share: float) -> tuple[Release, Release]:
-    """How many users read how many positions, and how many read each item."""
+    """Return the releases of users by number of positions, and of users by item."""
     return (
         Release("users by length", FOR_LENGTHS * share),
         Release("item frequencies", (1 - FOR_LENGTHS) * share),
@@ -44,7 +44,7 @@ def releases(share: float) -> tuple[Release, Release]:
 
 
 def estimated_shares(items: int, length: int, share: float, histories: Histories, sums: ExactSums) -> Shares:
-    """Return the shares of what training reads of these histories, in sequences of at most `length` positions."""
+    """Return noisy shares of users for items and positions, in training sequences of at most `length` positions."""
     by_length, frequencies = releases(share)
     read = what_training_reads(histories, length)
     sizes, starts = length_classes(length)
@@ -62,7 +62,7 @@ def estimated_shares(items: int, length: int, share: float, histories: Histories
 
 
 def what_training_reads(histories: Histories, length: int) -> Histories:
-    """Each user's last `length` items and the item after each: no more than length + 1, and nothing of a single one.
+    """Return each user's last `length` + 1 items, which training reads; none for a user with a single item.
 
     >>> log = Histories.joined(np.array([0, 4, 5]), np.array([7, 8, 7, 9, 5], dtype=np.int32))
     >>> [what_training_reads(log, 2).of(user).tolist() for user in (0, 1)]
@@ -73,7 +73,7 @@ def what_training_reads(histories: Histories, length: int) -> Histories:
 
 
 def length_classes(longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the middle and the least length of each class; the longest, to which histories are cut, has its own.
+    """Return the middle and the least length of each class; the longest length has its own class.
 
     >>> [each.round(1).tolist()[14:] for each in length_classes(40)]
     [[15.0, 16.0, 19.3, 27.1, 35.9, 40.0], [15.0, 16.0, 17.0, 23.0, 33.0, 40.0]]
@@ -99,14 +99,14 @@ def public_shares(file: Path, item_ids: list[str]) -> np.ndarray:
 
 
 def _lengths(read: Histories, starts: np.ndarray) -> Iterator[Portion]:
-    """Every user who reads anything, once, in the class of the number of positions."""
+    """Yield every user who reads anything, once, in the class of the number of positions."""
     positions = read.lengths - 1
     users = np.flatnonzero(positions > 0)
     yield Portion(users, np.searchsorted(starts, positions[users], side="right") - 1, np.ones(len(users)))
 
 
 def _bounded(read: Histories, bound: float) -> Iterator[Portion]:
-    """Every item a user reads, and in entry 0, which no item has, what a short sequence lacks of norm √bound.
+    """Yield every item a user reads; entry 0, which is no item, fills short sequences up to norm √bound.
 
     Scaled to norm 1, a user's items then have weight 1 / √max(n, bound).
     """
@@ -120,7 +120,7 @@ def _bounded(read: Histories, bound: float) -> Iterator[Portion]:
 
 
 def _without_noise_alone(users: np.ndarray, std: float) -> np.ndarray:
-    """Leave out classes beyond the last that surely has users: noise there would count as very long sequences."""
+    """Drop classes after the last that clearly has users: noise there would count as very long sequences."""
     sure = np.flatnonzero(users > 2 * std)
     last = sure[-1] if len(sure) else int(users.argmax())
     kept = np.where(np.arange(len(users)) <= last, np.maximum(users, 0.0), 0.0)

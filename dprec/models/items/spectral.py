@@ -1,7 +1,7 @@
-"""Items described by two noisy sums over all users; the descriptions do not change while a model trains.
+"""Items described by two noisy sums over all users; the descriptions are fixed during training.
 
 Noise has the smallest effect on a sum with few entries to which every user contributes much. So one sum counts the
-users of each item, and one counts which popular items are seen together; its leading eigenvectors describe the items.
+users of each item, and one counts pairs of popular items seen together; its leading eigenvectors describe the items.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dprec.models.learning.learner import refuse_unless
 MIX = 3.0  # scale of the scores before training
 FADE = 0.85  # before training, the weight of an item of a history falls by this with each later item
 FILLS = 4  # rounds that find the vectors and then the diagonal
-EDGE = 1.0  # the least eigenvalue that counts, beside the largest that noise alone has
+EDGE = 1.0  # the least eigenvalue that is used, relative to the largest of noise alone
 
 
 def spectral_releases(frequency_share: float, pair_share: float) -> tuple[Release, Release]:
-    """How many users saw each item, and which items they saw together."""
+    """Return the releases of item counts and of pairs seen together."""
     return Release("item frequencies", frequency_share), Release("items met together", pair_share)
 
 
@@ -81,7 +81,7 @@ class SpectralItems(DescribedItems):
     def pair_vectors(
         self, histories: Histories, sums: ExactSums, place: np.ndarray, popularity: np.ndarray
     ) -> np.ndarray:
-        """Return vectors (n, rank) of items by which of them are met together.
+        """Return vectors (n, rank) of items, computed from pairs met together.
 
         `place` (items,) is the place of an item among these n, n or more for other items; `popularity` is (n,).
         """
@@ -106,7 +106,7 @@ class SpectralItems(DescribedItems):
         return mixed
 
     def scaled(self, summed: Tensor, weight: Tensor) -> Tensor:
-        """Return what is known of histories (B, T, r), `summed` over items of some `weight` (B, T, 1) together."""
+        """Scale histories (B, T, r), `summed` over items, by the root of the items' total `weight` (B, T, 1)."""
         return summed / (weight + 1e-6).sqrt()
 
 

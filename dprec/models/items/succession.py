@@ -1,4 +1,4 @@
-"""Whether one item follows another, and whether users come back to items: noisy sums over all users."""
+"""Which items follow others, and how often users return to items: noisy sums over all users."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from dprec.data.logs.histories import Histories
 from dprec.models.items.described import user_events
 
 # Chosen on validation items of the eight logs of docs/studies/eight_logs.py.
-CLEAR = 3.0  # standard deviations by which a count exceeds what is expected: then the pair is used
+CLEAR = 3.0  # a pair is used if its count exceeds the expected one by so many standard deviations
 SURE = 4.0  # the same, to decide whether items follow each other at all
-LEAST = 0.03  # of all steps from item to item: what pairs that are sure exceed their expectation by, together
-MOST = 0.9  # of the chances after an item, what the pairs that are used take at most
+LEAST = 0.03  # of all steps from item to item: the least sum by which sure pairs exceed their expectation
+MOST = 0.9  # the most of the probability after an item that used pairs get
 FIRST = 2000  # the items among which steps are counted: time and memory grow with the second power
-AFTER = 8  # items that may follow one, at most
+AFTER = 8  # the most items that may follow one
 
 
 def step_release(share: float) -> Release:
-    """Which item comes right after which."""
+    """Return the release of steps from item to item."""
     return Release("items right after items", share)
 
 
@@ -37,25 +37,25 @@ class Steps:
     found: np.ndarray  # (n, n)
     noise_std: float
     popularity: np.ndarray  # (n,)
-    part: float  # of the popularity of all items that a model describes, that of these n together
+    part: float  # these n items' part of the popularity of all items that a model describes
 
     def sure(self, chances: np.ndarray) -> float:
-        """Return by how much pairs that are sure exceed their expectation, as a part of all steps.
+        """Return the sum by which sure pairs exceed their expectation, as a part of all steps.
 
-        The noise hides how many steps there are. Here they are two of its standard deviations more than were counted.
-        `chances` (n, n) are those of the second item right after the first as a model gives them without this count.
+        The number of all steps is noisy; two standard deviations are added to the count. `chances` (n, n) are a model's
+        probabilities, without this count, of the second item right after the first.
         """
         n = len(self.found)
-        noise_alone = n**2 * (1 - ndtr(SURE)) * (SURE + 1 / SURE) * self.noise_std  # what that adds up to, about
+        noise_alone = n**2 * (1 - ndtr(SURE)) * (SURE + 1 / SURE) * self.noise_std  # approximate sum for noise alone
         exceeding = self._exceeding(SURE, np.maximum(chances / self.part, self._shares()))
         steps = max(float(self.found.sum()) + 2 * n * self.noise_std, 1e-9)
         return max(float(exceeding.sum()) - noise_alone, 0.0) / steps
 
     def following(self) -> np.ndarray:
-        """Return the chance (n, n) of the second item right after the first, where the count is clear; else 0.
+        """Return the probability (n, n) of the second item right after the first, if the count is clear; else 0.
 
-        It is clear if it exceeds what popularity alone would give, also where a model expects as much: a model's
-        expectation has an error of unknown size, that of the count is known.
+        It is clear if it exceeds the count that popularity alone predicts, even if a model predicts as much: the error
+        of a model's prediction is unknown, that of the count is known.
         """
         left = self._left() / self.part  # to all items, not only to these
         exceeding = self._exceeding(CLEAR, self._shares())
@@ -64,16 +64,16 @@ class Steps:
         return share
 
     def _shares(self) -> np.ndarray:
-        """Return the chance of each item (n,) after any, by its popularity alone."""
+        """Return each item's probability (n,) after any item, by popularity alone."""
         shares: np.ndarray = self.popularity / self.popularity.sum()
         return shares
 
     def _left(self) -> np.ndarray:
-        """Return how many steps to these items start at each (n,)."""
+        """Return how many steps to these items start at each item (n,)."""
         return max(float(self.found.sum()), 0.0) * self._shares()
 
     def _exceeding(self, clear: float, chances: np.ndarray) -> np.ndarray:
-        """Return how far counts (n, n) exceed those by popularity, 0 where they are not clear of those by `chances`."""
+        """Return how much counts (n, n) exceed those by popularity; 0 if they are not clear of those by `chances`."""
         left = self._left()[:, None]
         expected = left * chances
         # Users add at most 1 each, so the variance of a count is at most its expectation.
@@ -83,7 +83,7 @@ class Steps:
 
 
 def steps(histories: Histories, place: np.ndarray, n: int) -> Iterator[Portion]:
-    """Every step from an item to another one: from the first of n items to the second is number first * n + second.
+    """Yield every step from one item to another: that from `first` to `second` of n has number first * n + second.
 
     `place` (items,) is the place of an item among the n, n or more for other items.
     """
@@ -105,21 +105,21 @@ def together(first: Any, noise: float, second: Any, other_noise: float) -> tuple
 
 
 class Succession(nn.Module):
-    """Adds to what a model expects next the chance that an item follows the last one.
+    """Adds the probability that an item follows the last one to a model's scores.
 
-    A model of what goes together does not know that one item comes right after another. Where users' steps show it,
-    this gives the items that follow their share of the chances, and the rest to what the model expects.
+    A model of items that go together does not know that one item comes right after another. If users' steps show it,
+    the following items get their share of the probability, and the model's prediction gets the rest.
     """
 
     def __init__(self, items: int) -> None:
         super().__init__()
         self.after: Tensor
-        self.register_buffer("after", torch.zeros(items, AFTER, dtype=torch.int32))  # the items that follow each
+        self.register_buffer("after", torch.zeros(items, AFTER, dtype=torch.int32))  # the items that follow each item
         self.chance: Tensor
-        self.register_buffer("chance", torch.zeros(items, AFTER))  # that they do; 0 for none
+        self.register_buffer("chance", torch.zeros(items, AFTER))  # their probabilities; 0 for none
 
     def set(self, ids: np.ndarray, following: np.ndarray) -> None:
-        """Keep the likeliest of the chances (n, n) that items `ids` (n,) follow each other."""
+        """Keep the largest of the probabilities (n, n) that items `ids` (n,) follow each other."""
         most = np.argsort(-following, axis=1, kind="stable")[:, :AFTER]
         rows = torch.from_numpy(ids)
         width = most.shape[1]
@@ -127,7 +127,7 @@ class Succession(nn.Module):
         self.chance[rows, :width] = torch.from_numpy(np.take_along_axis(following, most, 1)).to(self.chance)
 
     def forward(self, scores: Tensor, last: Tensor) -> Tensor:
-        """Return the scores (B, items) as logs of chances, with those that follow `last` (B,); item 0 has 0."""
+        """Return the scores (B, items) as log probabilities, including items that follow `last` (B,); item 0 has 0."""
         chance, after = self.chance[last], self.after[last].long()  # (B, AFTER)
         scores = scores.index_fill(1, torch.zeros(1, dtype=torch.long, device=scores.device), -torch.inf)
         expected = scores.log_softmax(1) + torch.log1p(-chance.sum(1, keepdim=True))
@@ -136,7 +136,7 @@ class Succession(nn.Module):
         return found.index_fill(1, torch.zeros(1, dtype=torch.long, device=scores.device), 0.0)
 
 
-EDGES = (1, 2, 4, 8, 16, 32)  # the most events ago of each class; the class after them is longer ago, the last is new
+EDGES = (1, 2, 4, 8, 16, 32)  # the most events ago of each class; then come a class of longer ago, and new items
 LONG_AGO, NEW = len(EDGES), len(EDGES) + 1
 CLEARLY_BACK = 3  # standard deviations of the noise; a class below has no share
 NONE = 1e-9  # share in place of 0, to stay finite
@@ -147,10 +147,10 @@ def repeat_release(share: float) -> Release:
 
 
 class Repeats(nn.Module):
-    """Gives the items that a user met the chance that people come back to them, and leaves their order otherwise.
+    """Gives the items that a user met the probability that users return to them; the order stays otherwise.
 
-    A model that ranks by what goes together ranks highest what the user has just met. Where nobody meets an item twice,
-    this puts the items met after all others; where people do, the classes have the shares they have in the data.
+    A model of items that go together ranks those highest that the user has just met. If users never meet an item twice,
+    this ranks items that were met last; otherwise each class gets its share in the data.
     """
 
     def __init__(self, share: float) -> None:
@@ -165,7 +165,7 @@ class Repeats(nn.Module):
         self.shares.copy_(torch.from_numpy(np.maximum(found / max(found.sum(), NONE), NONE)))
 
     def forward(self, scores: Tensor, history: Tensor, seen: Tensor) -> Tensor:
-        """Return the scores (B, items) with each class's chances added up to its share.
+        """Return the scores (B, items) so that each class's probabilities sum to its share.
 
         `history` (B, T) has the last items in order, `seen` (B, S) all items met; 0 is padding in both.
         """
@@ -182,7 +182,7 @@ class Repeats(nn.Module):
 
 
 def repeat_counts(histories: Histories) -> Iterator[Portion]:
-    """Every event of a user but the first, in the class of how many events ago its item was last met."""
+    """Yield every event of a user except the first, in the class of how many events ago its item was last met."""
     for users, _, items in user_events(histories, each=1):
         order = np.lexsort((np.arange(len(items)), items, users))
         again = (users[order][1:] == users[order][:-1]) & (items[order][1:] == items[order][:-1])

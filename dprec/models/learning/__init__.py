@@ -1,1 +1,1 @@
-"""What every model is trained by: the learner, its optimizers, and the gradient that they follow."""
+"""The learner, which is the base of every model, its optimizers, and the state that checkpoints keep."""

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps beside weights, so that a model can be made and used again without its data."""
+"""The state that a checkpoint keeps beside weights, to load and use a model without its data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NOT_PRIVATE = "not private: trained without a guarantee, so the model may reveal
 
 
 def kept_of(model: Any, trainer: Any) -> dict[str, Any]:
-    """Return the `dprec` part of a checkpoint that a trainer writes of a model.
+    """Return the `dprec` part of a checkpoint that a trainer writes for a model.
 
-    What `dprec.fit` writes of its runs has more: the recipe, and what a resumed run must share with it.
+    `dprec.fit` writes more: the recipe, and what a resumed run must have in common with it.
     """
     data = getattr(trainer, "datamodule", None)
     public = getattr(data, "assumptions", None) or ()
@@ -32,13 +32,13 @@ def kept_of(model: Any, trainer: Any) -> dict[str, Any]:
 def kept_as(
     kind: type, arguments: Mapping[str, Any], data: Any, step: int, guarantee: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the same of a model of this class, made with these arguments, that a script trained on some data."""
+    """Return the same for a model of this class with these arguments that a script trained."""
     return {
         "format": FORMAT,
         "step": step,
         "run": kind.__name__,
         "model": {"class_path": path_of(kind), "init_args": plain(arguments)},
-        "data": {"class_path": "", "init_args": {}},  # a script's, and perhaps a frame
+        "data": {"class_path": "", "init_args": {}},  # the script's data, perhaps a data frame
         **belongings(data),
         "guarantee": guarantee,
         "identity": {},
@@ -48,7 +48,7 @@ def kept_as(
 
 
 def arguments_of(made: object, frame: FrameType | None) -> dict[str, Any]:
-    """Return what an object's own class is made with, looked up from the frame of a base's `__init__`."""
+    """Return the arguments of an object's own class, read from the frames above a base's `__init__`."""
     found: dict[str, Any] = {}
     while frame is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is made:
         named, _, options, values = inspect.getargvalues(frame)
@@ -58,7 +58,7 @@ def arguments_of(made: object, frame: FrameType | None) -> dict[str, Any]:
 
 
 def belongings(data: Any) -> dict[str, Any]:
-    """Return what using a model of this data needs: for a ranking, the items' raw ids and how a log is read."""
+    """Return what is needed to use a model of this data: for a ranking, the items' raw ids and how a log is read."""
     if isinstance(data, list):  # the raw ids
         return {"catalogue": packed(data)}
     if not hasattr(data, "catalogue_ids"):
@@ -71,7 +71,7 @@ def belongings(data: Any) -> dict[str, Any]:
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a checkpoint can hold and be read again with ``weights_only``.
+    """Return the settings that a checkpoint can hold if it is read with ``weights_only``.
 
     >>> plain({"dim": 8, "layers": [64, 32], "made": torch.nn.Linear(1, 1)})
     {'dim': 8, 'layers': [64, 32]}
@@ -86,7 +86,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def path_of(cls: type) -> str:
-    """Return the dotted name of a class: the one under which its package shows it, which stays where files move.
+    """Return the dotted name of a class, in its package if that exports it: this stays the same if files move.
 
     >>> from dprec.models.recurrent import GRU
     >>> path_of(GRU), path_of(dict)
@@ -97,7 +97,7 @@ def path_of(cls: type) -> str:
     return f"{package if public else cls.__module__}.{cls.__qualname__}"
 
 
-# Many texts as one tensor: of a list torch's careful reader takes each by itself, a minute for ten million.
+# Many texts as one tensor: torch's safe reader takes a minute for a list of ten million.
 
 
 MANY = 1 << 16
@@ -105,7 +105,7 @@ _BETWEEN = "\0"
 
 
 def packed(texts: Sequence[str]) -> list[str] | dict[str, Any]:
-    """Return texts as a checkpoint keeps them: few as they are.
+    """Return texts as a checkpoint keeps them: a list if they are few, otherwise one tensor.
 
     >>> unpacked(packed(["a", "b"])), unpacked(packed([str(n) for n in range(MANY)]))[-1]
     (['a', 'b'], '65535')
@@ -117,7 +117,7 @@ def packed(texts: Sequence[str]) -> list[str] | dict[str, Any]:
 
 
 def unpacked(kept: Any) -> list[str]:
-    """Return the texts again; ValueError where somebody has changed them."""
+    """Return the texts again; raise ValueError if they were changed."""
     if not isinstance(kept, dict):
         return list(kept)
     utf8, count = kept.get("utf8"), kept.get("count")

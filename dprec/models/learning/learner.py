@@ -33,9 +33,9 @@ from dprec_kernels.file_tensor import in_file
 class Learner(LightningModule):
     """Base of all models. A subclass writes `losses` for training and `measure` for evaluation.
 
-    It brings the optimizer, the schedule of the learning rate and the logging of metrics, so that recipes set them
-    alike for every model. Subclass it directly for what is neither a recommender nor a click model. `from_data` names
-    the arguments that the data decides, and for each, what to set instead.
+    It has the optimizer, the schedule of the learning rate and the logging of metrics, so that recipes set them in the
+    same way for every model. Subclass it directly for a model that is neither a recommender nor a click model.
+    `from_data` names the arguments that the data decides, and for each, what to set instead.
 
     Args:
         learning_rate: the highest of the schedule.
@@ -60,7 +60,7 @@ class Learner(LightningModule):
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
-    goes_on: ClassVar[bool] = True  # whether a run goes on with the weights of an earlier one; else it makes them anew
+    goes_on: ClassVar[bool] = True  # whether a run continues with an earlier run's weights; else it starts new ones
     metrics: Any  # a `Metric` of the held-out batches, under the names by which they are logged
 
     def __init__(
@@ -97,7 +97,7 @@ class Learner(LightningModule):
         """Add one held-out batch to `metrics`."""
 
     def training_step(self, batch: Sequence[Any], batch_idx: int) -> Tensor:
-        """Return the mean loss of one step's users, given in micro-batches; an empty batch is a step too."""
+        """Return the mean loss of one step's users, given in micro-batches; an empty batch counts as a step."""
         loss = mean_loss(trained_parameters(self), self.losses, batch, ranks_of(self.trainer))
         if batch:
             self.log("loss_not_private", loss.detach(), prog_bar=True, batch_size=1)
@@ -105,54 +105,54 @@ class Learner(LightningModule):
 
     @property
     def terms(self) -> Terms:
-        """What the run that trains this model gives it: sums over all data, and how much noise a step has."""
+        """What the run provides to this model: sums over all data, and how much noise a step has."""
         return terms_of(self._trainer)
 
     def shared_rows(self) -> Iterable[tuple[Tensor, Tensor]]:
         """The tables and ids of rows that all users of the next step look up, such as shared negatives.
 
-        Strategies that choose rows from the batch let these rows change for any drawn users. So the rows may depend on
-        the step, but not on data. Rows that are not named here count for every user who has a gradient there.
+        Strategies that choose rows by the batch let these rows change in every step. So the rows may depend on the
+        step, but not on data. Rows that are not named here count for every user who has a gradient there.
         """
         return ()
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """The sums over all users that `prepare` will ask for, each once; they are planned before any data is read."""
+        """The sums over all users that `prepare` will request, each once; they are planned before data is read."""
         return ()
 
     @classmethod
     def releases_of(cls, arguments: Mapping[str, Any]) -> tuple[Release, ...]:
-        """The `releases` of a model with these arguments: a plan needs them before there is a model, or its size.
+        """The `releases` of a model with these arguments: a plan needs them before the model and its size are known.
 
-        This holds only for the class that writes it. A subclass with another `releases` or `__init__` writes its own;
-        otherwise it can be planned only with its data.
+        It is used only for the class that defines it. A subclass with another `releases` or `__init__` must define its
+        own; otherwise it can be planned only with its data.
         """
         return ()
 
     @classmethod
     def check_files(cls, arguments: Mapping[str, Any]) -> None:
-        """Refuse files that these arguments name and the model could not read; a run asks before it reads a log."""
+        """Refuse files in these arguments that the model could not read; a run calls this before it reads a log."""
 
     @property
     def assumptions(self) -> Sequence[str]:
-        """What a guarantee takes as public because of the model's settings, beside what the data assumes."""
+        """What a guarantee assumes to be public because of the model's settings, in addition to the data's."""
         return ()
 
     @property
     def findings(self) -> Sequence[str]:
-        """What `prepare` chose because of released sums, a line each; shown after the run that asked for them."""
+        """What `prepare` chose by released sums, a line each; printed after the run that requested them."""
         return ()
 
     def prepare(self, data: Any, sums: ExactSums) -> None:
         """Before the first step of a run, set the model's buffers from `sums` over a datamodule's training data."""
 
     def setup(self, stage: str) -> None:
-        """Add up the gradients of several processes here, and deal users to them."""
+        """Let this class, not Lightning, add up the gradients of several processes and divide users among them."""
         leave_to_the_step(self.trainer)
 
     def on_train_start(self) -> None:
-        """Ask for the sums over all data. Without privacy, stop at the planned step, also inside an epoch."""
+        """Request the sums over all data. Without privacy, stop at the planned step, also inside an epoch."""
         ranks, terms = ranks_of(self.trainer), self.terms
         if self.memory_map is not None and not any(map(in_file, self.parameters())):
             raise UserError(
@@ -171,14 +171,14 @@ class Learner(LightningModule):
         begin_alike(self, ranks)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what `dprec.load` makes and uses the model again with, where `dprec.fit` has not kept more."""
+        """Keep what `dprec.load` needs to make and use the model, unless `dprec.fit` has kept more."""
         if "dprec" not in checkpoint:
             checkpoint["dprec"] = kept_of(self, self.trainer)
         own = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
         checkpoint[self.CHECKPOINT_HYPER_PARAMS_KEY] = plain({**self.arguments, **own})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Count the steps of a run that was begun before models left them to Lightning, which counts its own."""
+        """Convert the step count of checkpoints from versions that optimized by hand to Lightning's own."""
         loops = checkpoint.get("loops", {}).get("fit_loop", {})
         by_hand = loops.get("epoch_loop.manual_optimization.optim_step_progress")
         if by_hand is not None and by_hand["total"]["completed"]:
@@ -201,7 +201,7 @@ class Learner(LightningModule):
         return self.scheduled(optimizer)
 
     def scheduled(self, optimizer: Optimizer) -> Any:
-        """Return what `configure_optimizers` does, of an optimizer whose rate rises and falls from step to step."""
+        """Return the result of `configure_optimizers` for an optimizer with the learning-rate schedule."""
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, self._rate_factor), "interval": "step"},
@@ -232,7 +232,7 @@ class Learner(LightningModule):
 
 
 def refuse_unless(fits: bool, name: str, value: object, instead: str = "another value") -> None:
-    """Refuse an argument of a model that is out of range, and say what to give `instead`."""
+    """Refuse an argument of a model that is out of range; the message says what to give `instead`."""
     if not fits:
         raise UserError(f"model.{name} is {value}, which is out of range: give {instead}")
 
@@ -242,8 +242,8 @@ def mean_loss(
 ) -> Tensor:
     """Return the mean loss of all processes' users, whose `backward()` gives every parameter its gradient.
 
-    Gradients are computed here, micro-batch by micro-batch: what autograd keeps of a whole batch may be larger than
-    memory. A batch of nobody has the loss 0.
+    Gradients are computed here, micro-batch by micro-batch: autograd's graph of a whole batch may be larger than
+    memory. An empty batch has the loss 0.
 
     >>> layer = nn.Linear(1, 1, bias=False)
     >>> batch = [torch.ones(1, 1), torch.ones(2, 1)]
@@ -256,7 +256,7 @@ def mean_loss(
 
 
 class _MeanLoss(torch.autograd.Function):
-    """Has its gradients before anybody asks for them, and hands them out once."""
+    """Computes its gradients in the forward pass, and returns them once."""
 
     @staticmethod
     def forward(ctx: Any, losses: Losses, batch: Sequence[Any], ranks: Ranks, *parameters: nn.Parameter) -> Tensor:

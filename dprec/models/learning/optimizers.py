@@ -16,8 +16,8 @@ from dprec_kernels.file_tensor import zeros_beside
 from dprec_kernels.paths import lies_plainly, on_card
 from dprec_kernels.tables import Tables, spread
 
-_Rows: TypeAlias = "tuple[nn.Parameter, Tensor, Tensor, dict[str, Any]]"  # of a table, their gradient, and its group
-AVERAGES = ("exp_avg", "exp_avg_sq")  # that Adam keeps of each number
+_Rows: TypeAlias = "tuple[nn.Parameter, Tensor, Tensor, dict[str, Any]]"  # a table, rows, their gradient, its group
+AVERAGES = ("exp_avg", "exp_avg_sq")  # that Adam keeps for each number
 FLOOR = 0.5  # smallest divisor of AdamBC, in standard deviations of the noise; 0.25 and 1 gave worse results
 
 
@@ -62,7 +62,7 @@ class _Rowwise(torch.optim.Optimizer):
 
 class SGD(_Rowwise, torch.optim.SGD):
     def step_tables(self, tables: Sequence[_Rows]) -> None:
-        """On a GPU, in one launch those of a group of parameters."""
+        """Step rows of several tables; on a GPU, those of one parameter group in one launch."""
         for _, own in groupby(tables, key=lambda each: id(each[3])):
             alike = list(own)
             if len(alike) > 1 and all(map(_is_plain, alike)) and not alike[0][3]["momentum"]:
@@ -157,8 +157,8 @@ class AdamBC(_RowwiseAdam, torch.optim.Adam):
 class PlainRows(Adam):
     """Adam for all parameters but one table, whose rows take plain gradient steps over `divisors` (rows, 1).
 
-    Adam's steps have one size in every row if most of a gradient is noise, so rows that few users read walk as far as
-    others, to nowhere.
+    If most of a gradient is noise, Adam's steps have the same size in every row. So rows that few users read would move
+    as far as others, in random directions.
     """
 
     def __init__(self, *args: Any, table: Tensor, divisors: Callable[[], Tensor], **options: Any) -> None:
@@ -203,7 +203,7 @@ def make(
 
 
 def _is_plain(own: _Rows) -> bool:
-    """Whether a kernel takes these rows of a table together with those of others."""
+    """Whether a kernel can step these rows of a table together with other tables' rows."""
     parameter, rows, gradient, _ = own
     plain = on_card(parameter) and lies_plainly(parameter)
     return plain and parameter.dim() == 2 and gradient.dtype == torch.float32 and on_card(rows)

@@ -1,4 +1,4 @@
-"""Causal self-attention over a sequence of vectors, of items or anything else."""
+"""Causal self-attention over a sequence of vectors, such as items'."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dprec.models.learning.learner import refuse_unless
 
 Norm = Literal["pre", "post"]
 Activation = Literal["relu", "gelu"]
-LEAST_SCALE = 1e-6  # of a network; its square is still well inside float32
+LEAST_SCALE = 1e-6  # of a network; float32 still holds its square
 
 
 class CausalNetwork(nn.Module):
@@ -35,8 +35,8 @@ class CausalNetwork(nn.Module):
             values and outputs fall by its root, those of queries and keys do not.
         start_mean: at the start, a block adds about this times the mean of the earlier positions, layer-normed with
             pre. None: random weights.
-        fade: attention falls by this factor with each position further back, whatever queries and keys say; 1: it does
-            not fade.
+        fade: attention falls by this factor with each position further back, for any queries and keys; 1: it does not
+            fade.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class CausalNetwork(nn.Module):
 
 
 def dropout_of(share: float) -> nn.Module:
-    """Return a dropout, or of 0 the identity, whose `p` nobody can raise later: a private step follows every call."""
+    """Return a dropout; for 0 an identity, whose `p` cannot be raised later, and which a private step need not run."""
     return nn.Dropout(share) if share else nn.Identity()
 
 
 def times(factor: float, x: Tensor) -> Tensor:
-    """Return x times a factor, as it is where that is 1."""
+    """Return x times a factor; x itself if that is 1."""
     return x if factor == 1 else factor * x
 
 
@@ -144,7 +144,7 @@ class Block(nn.Module):
         return x
 
     def added(self, x: Tensor, change: Tensor) -> Tensor:
-        """Return x and the scaled change, together."""
+        """Return x plus the scaled change."""
         return x + times(self.scale, self.dropout(change))
 
     @torch.no_grad()
@@ -187,7 +187,7 @@ class CausalAttention(nn.Module):
         return mixed.transpose(1, 2).flatten(2)
 
     def fading(self, query: Tensor) -> Tensor | None:
-        """Return what is added to the scores of these queries, (T, T); None if nothing fades."""
+        """Return the term added to attention scores, (T, T); None if nothing fades."""
         if self.fade == 1:
             return None
         places = torch.arange(query.shape[2], device=query.device)
@@ -199,9 +199,9 @@ class CausalAttention(nn.Module):
 
 
 def running_means(x: Tensor, most: int | None = None) -> Tensor:
-    """Return the mean of the vectors (B, T, d) up to each position, of the last `most` of them if that is given.
+    """Return the mean of the vectors (B, T, d) up to each position; if `most` is given, of the last `most`.
 
-    Running sums give all of them in one pass.
+    Running sums compute all means in one pass.
 
     >>> running_means(torch.tensor([[[1.0], [3.0], [8.0]]])).flatten().tolist()
     [1.0, 2.0, 4.0]
@@ -219,7 +219,7 @@ def running_means(x: Tensor, most: int | None = None) -> Tensor:
 
 
 def fading_means(x: Tensor, fade: float) -> Tensor:
-    """Return the mean of the vectors (B, T, d) up to each position, which count less by `fade` with each further back.
+    """Return the weighted mean of the vectors (B, T, d) up to each position; weights fall by `fade` a position back.
 
     >>> fading_means(torch.tensor([[[1.0], [4.0], [4.75]]]), 0.5).flatten().tolist()
     [1.0, 3.0, 4.0]

@@ -39,7 +39,7 @@ Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor, Tensor])
 
 
 def _one_operation(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Present this function to a mode that intercepts torch's functions, as private training does, as one call."""
+    """Let modes that intercept torch's functions, as in private training, see this function as one call."""
 
     def operation(*args: Tensor | float) -> Result:
         if has_torch_function(args):
@@ -152,7 +152,7 @@ def through_attention(
         key: (B, heads, T, w).
         variance: v of each coordinate of a value (B, T).
         scale: of the logits, as for the attention itself.
-        faded: what is added to them (T, T), -inf for later positions.
+        faded: added to the logits (T, T); -inf for later positions.
     """
     length, query = query.shape[2], query * scale
     if torch.compiler.is_exporting():  # for any length
@@ -207,7 +207,7 @@ def _std(variance: Tensor) -> Tensor:
 
 
 class ReAttentiveNetwork(CausalNetwork):
-    """Subtracts from attention scores what errors in weights and inputs add to them (`reattention`).
+    """Subtracts the bias that errors in weights and inputs add to attention scores (`reattention`).
 
     Errors are propagated through the layers beside the activations, as numbers without gradient. Without errors this
     is the `CausalNetwork`, bit for bit.
@@ -220,9 +220,7 @@ class ReAttentiveNetwork(CausalNetwork):
         self.register_buffer("weight_error", torch.zeros(()))
         self.position_error: Tensor
         self.register_buffer("position_error", torch.zeros(self.positions.num_embeddings))
-        self.attentive = (
-            False  # whether there is an error: known without a look at the buffer, which would end an export
-        )
+        self.attentive = False  # whether there is an error: reading the buffer instead would end an export
 
     def set_error(self, error: float, reach: Tensor | float = 1.0) -> None:
         """Set the standard error of every weight; that of a position is larger, by the share of users who reach it."""
@@ -235,7 +233,7 @@ class ReAttentiveNetwork(CausalNetwork):
         return super().train(mode)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        if (known := state_dict.get(f"{prefix}weight_error")) is not None:  # older checkpoints have no other error
+        if (known := state_dict.get(f"{prefix}weight_error")) is not None:  # older checkpoints have only this error
             state_dict.setdefault(f"{prefix}position_error", known.expand(self.position_error.shape))
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._look()
