@@ -10,7 +10,7 @@ from dprec.accounting.composition import COARSE_GRID
 from dprec.accounting.ledger import Event, Ledger
 from dprec.errors import UserError
 
-LEAST_NOISE, MOST_NOISE = 1e-2, 1e5  # smaller noise multipliers protect nobody, with larger ones a model learns nothing
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e5  # smaller noise multipliers protect no one; with larger ones a model cannot learn
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class PrivacyBudget:
             raise UserError(f"privacy.delta is {self.delta}: give a number between 0 and 1, 1/users is usual")
 
     def allows(self, ledger: Ledger) -> bool:
-        """Whether everything in the ledger fits, by the reported ε."""
+        """Whether the reported ε of the ledger is within the budget."""
         return ledger.epsilon(self.delta) <= self.epsilon
 
 
 def calibrate(
     budget: PrivacyBudget, event_of: Callable[[float], Event], steps: int, already: Ledger | None = None
 ) -> float:
-    """The smallest noise multiplier σ such that `steps` uses of `event_of(σ)` after `already` fit the budget.
+    """Return the smallest noise multiplier σ with which `steps` uses of `event_of(σ)` after `already` fit the budget.
 
-    The result always fits by the ε that `Ledger.epsilon` reports. At most 2e-4 of it stays unspent, unless ε
+    The result always fits by the ε that `Ledger.epsilon` reports. At most 2e-4 of the budget stays unspent, unless ε
     jumps there (extreme rates) or σ is about 0.01, the least tried. Raises UserError if no σ up to 1e5 fits.
 
     >>> budget = PrivacyBudget(epsilon=8, delta=1 / 6040)
@@ -48,7 +48,7 @@ def calibrate(
 
 
 def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: int, already: Ledger) -> float:
-    """The smallest noise multiplier σ such that the ledger `spent(σ)`, `steps` steps after `already`, fits."""
+    """Return the smallest noise multiplier σ with which the ledger `spent(σ)`, `steps` steps after `already`, fits."""
     if not budget.allows(already):
         passed = already.epsilon(budget.delta)
         raise UserError(f"epsilon={budget.epsilon:g} is already exceeded by other releases ({passed:.3g}): raise it")
@@ -57,14 +57,14 @@ def least_noise(budget: PrivacyBudget, spent: Callable[[float], Ledger], steps: 
             f"epsilon={budget.epsilon:g} is out of reach of {steps} steps even with a noise multiplier of "
             f"{MOST_NOISE:g}: raise epsilon or delta, or train fewer steps"
         )
-    # Each bound is slower and tighter than the one before; earlier ones only give the first guess.
+    # Each bound is slower and tighter than the previous one; earlier ones only give the first guess.
     sigma = meet(lambda s: spent(s).renyi_epsilon(budget.delta), budget.epsilon, guess=1.0, slack=0.02)
     sigma = meet(lambda s: spent(s).epsilon(budget.delta, COARSE_GRID), budget.epsilon, 0.93 * sigma, slack=1e-4)
     return meet(lambda s: spent(s).epsilon(budget.delta), budget.epsilon, sigma, slack=2e-4)
 
 
 def most_steps(budget: PrivacyBudget, spent: Callable[[int], Ledger], at_most: int) -> int:
-    """The largest number of steps up to `at_most` after which the ledger, `spent(steps)`, fits; 0 if it never does."""
+    """Return the most steps, up to `at_most`, after which the ledger `spent(steps)` fits; 0 if it never does."""
     if at_most <= 0 or not budget.allows(spent(0)):
         return 0
     if budget.allows(spent(at_most)):
@@ -75,11 +75,11 @@ def most_steps(budget: PrivacyBudget, spent: Callable[[int], Ledger], at_most: i
 
 
 def meet(epsilon: Callable[[float], float], target: float, guess: float, slack: float) -> float:
-    """A noise multiplier whose ε is at most the target and, unless it jumps, at least (1 - slack) target.
+    """Return a noise multiplier whose ε is at most the target and, unless ε jumps, at least (1 - slack) target.
 
-    Or the inverse of anything else that ε grows with.
+    It also works for the inverse of any other parameter that ε grows with.
 
-    Secant steps in log-log, where ε is almost straight, kept inside a bracket whose upper end always fits.
+    It takes secant steps in log-log, where ε is almost linear, inside a bracket whose upper end always fits.
     """
     low, high, sigma = LEAST_NOISE, MOST_NOISE, guess
     slope, last = -1.3, None
@@ -101,9 +101,9 @@ def meet(epsilon: Callable[[float], float], target: float, guess: float, slack: 
 
 
 def longest(fits: Callable[[int], bool], limit: int, guess: int = 0) -> int:
-    """The largest count up to `limit` that fits: strides from the guess, then halving.
+    """Return the largest count up to `limit` that fits: strides from the guess, then halving.
 
-    If a count fits, all smaller ones do, and 0 always fits.
+    If a count fits, all smaller ones must fit, and 0 always fits.
 
     >>> [longest(lambda count: count * count <= 2000, 1000, guess) for guess in (0, 40, 50, 1000)]
     [44, 44, 44, 44]

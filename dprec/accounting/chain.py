@@ -1,4 +1,4 @@
-"""A chain of runs, each of which goes on from the one before: what all of them spent, and what the next one may spend.
+"""A chain of runs, each of which continues the one before: what all of them spent, and what the next one may spend.
 
 A person can be in the data of every run, so all events of all runs compose for that person.
 """
@@ -16,8 +16,8 @@ from dprec.accounting.budget import PrivacyBudget, least_noise
 from dprec.accounting.ledger import Event, Ledger, round_up
 from dprec.errors import UserError
 
-NOTHING = 1e-3  # of a ceiling: less than this is too little for a run
-ROUNDING = 0.01  # by which a stated ε may differ from that of its events, on other machines or by other versions
+NOTHING = 1e-3  # of a ceiling: less is too little for a run
+ROUNDING = 0.01  # how much a stated ε may differ from that of its events, on other machines or in other versions
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Spent:
     """What one run has released so far, whether it is finished or not."""
 
     run: str
-    began: str | None  # when, in UTC; None for a run of a version that did not say
+    began: str | None  # when, in UTC; None for a run of a version that did not record it
     units: int | None  # users, or records, that training drew from
     delta: float
-    neighbours: str  # how these differ, in the words of the guarantee
+    neighbours: str  # how neighbours differ, in the words of the guarantee
     ledger: Ledger
 
     @classmethod
     def all_of(cls, promise: Mapping[str, Any], run: str) -> list[Spent]:
-        """Return the runs that a promise is about, in order: those that its run goes on from, and itself.
+        """Return the runs that a promise covers, in order: those that its run continues, and the run itself.
 
         `promise` is the content of a run's privacy.json, or what `Privacy.promise()` returned.
         """
@@ -55,7 +55,7 @@ class Spent:
         return cls(state["run"], began, units, delta, state["neighbours"], ledger)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able: what later runs keep of this one."""
+        """JSON-able: what later runs keep about this one."""
         named = {name: getattr(self, name) for name in ("run", "began", "units", "delta", "neighbours")}
         return named | self.ledger.state_dict()
 
@@ -77,7 +77,7 @@ def together(runs: Sequence[Spent]) -> Ledger:
 
 
 def refuse_other_epsilon(promise: Mapping[str, Any], runs: Sequence[Spent]) -> None:
-    """Refuse a promise whose ε is not that of its events: it was changed, or holds for something more."""
+    """Refuse a promise whose ε is not that of its events: it was changed, or covers more than these events."""
     stated, found = promise["epsilon"], together(runs).epsilon(runs[-1].delta)
     if stated is None or abs(stated - found) > ROUNDING * found:
         raise UserError(
@@ -87,7 +87,7 @@ def refuse_other_epsilon(promise: Mapping[str, Any], runs: Sequence[Spent]) -> N
 
 
 def now() -> str:
-    """Return this moment as runs record it."""
+    """Return the present time as runs record it."""
     return datetime.now(timezone.utc).isoformat()
 
 
@@ -105,7 +105,7 @@ class Ceiling:
 
     @classmethod
     def of(cls, budget: Mapping[str, float], first: str, now: str) -> Ceiling:
-        """Return what privacy.budget_over_time allows a run that begins now, with one run on each day that is left."""
+        """Return the ceiling of privacy.budget_over_time for a run that begins now, with one run on each day left."""
         days, passed = budget["days"], (datetime.fromisoformat(now).date() - datetime.fromisoformat(first).date()).days
         if passed >= days:
             raise UserError(
@@ -114,7 +114,7 @@ class Ceiling:
         return cls(budget["epsilon"], math.ceil(days - passed))
 
     def share(self, earlier: Ledger, delta: float) -> float:
-        """Return the ε of the next run, if all that are left cost the same, as Gaussian mechanisms compose."""
+        """Return the ε of the next run, if all remaining runs cost the same, as Gaussian mechanisms compose."""
         if earlier.epsilon(delta) > (1 - NOTHING) * self.epsilon:
             raise UserError(
                 f"privacy.budget_over_time: {round_up(earlier.epsilon(delta))} of ε = {self.epsilon:g} is spent, and "
@@ -125,7 +125,7 @@ class Ceiling:
         return Ledger(Counter([Event("gaussian", sigma)])).epsilon(delta)
 
     def passed(self, earlier: Ledger, delta: float, after: float) -> UserError:
-        """Return what to say of a run after which all together would have spent more."""
+        """Return the error for a run with which all runs together would exceed the ceiling."""
         left = replace(self, runs=1).share(earlier, delta)
         return UserError(
             f"privacy.budget_over_time: this run would make ε {round_up(after)} of {self.epsilon:g}, and about "

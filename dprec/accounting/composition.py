@@ -1,8 +1,8 @@
-"""From a list of mechanisms to ε: privacy loss distributions, with guards against errors of floating point.
+"""Computes ε of a list of mechanisms by privacy loss distributions, with guards against floating-point errors.
 
 Neighbours differ by one person added or removed, or by one replaced. Batches drawn person by person (`Uses` at a rate
-below 1) are accounted for the first, batches of a fixed size (`subset`) for the second. Every figure returned here is
-an upper bound on the true ε:
+below 1) use the first relation, batches of a fixed size (`subset`) the second. Every figure returned here is an upper
+bound on the true ε:
 
 * privacy loss distributions (PLD) are discretised pessimistically, on a grid of 1e-4, finer where the loss of
   a single step is smaller than that, coarser where the grid would not fit in memory;
@@ -19,14 +19,14 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy  # whose parts load when they are asked for
+import scipy  # loads its parts on demand
 
-if TYPE_CHECKING:  # dp_accounting takes most of torch's time to import: whoever composes nothing does not wait for it
+if TYPE_CHECKING:  # importing dp_accounting takes nearly as long as torch: only composition waits for it
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
 
 INTERVAL = 1e-4  # grid of the loss for final figures
-COARSE_GRID = 10.0  # times this interval, it is ten times faster and right to about three digits
+COARSE_GRID = 10.0  # times this interval: ten times faster, and right to about three digits
 
 NO_PRIVACY = 1e-3  # noise multipliers below this leave ε above 1e5
 HOPELESS = 1e5  # above this ε only the Rényi bound is computed
@@ -60,7 +60,7 @@ def epsilon(uses: Uses, delta: float, resolution: float = 1.0, subset: Uses | No
     if bound > HOPELESS or certain <= 0:
         return bound
     interval = _interval([*sampled, *subset], bound) * resolution
-    each = tuple(sampled.items())  # of a chain of runs only the last one changes from one question to the next
+    each = tuple(sampled.items())  # in a chain of runs only the last one changes between calls
     parts = [_together(each[:-1], interval)] if len(each) > 1 else []
     parts += [_repeated(_one_use(sigma, rate, interval), count) for (sigma, rate), count in each[-1:]]
     parts += [_repeated(_one_subset(sigma, rate, interval), count) for (sigma, rate), count in subset.items()]
@@ -71,7 +71,7 @@ def epsilon(uses: Uses, delta: float, resolution: float = 1.0, subset: Uses | No
 
 
 def renyi_epsilon(uses: Uses, delta: float, subset: Uses | None = None) -> float:
-    """The Rényi upper bound on ε: milliseconds instead of tenths of a second, a few percent too high.
+    """Return the Rényi upper bound on ε, in milliseconds instead of tenths of a second, a few percent too high.
 
     For batches of a fixed size it is up to several times too high.
     """
@@ -84,7 +84,7 @@ def renyi_epsilon(uses: Uses, delta: float, subset: Uses | None = None) -> float
 
 
 def divergences(uses: Uses, subset: Uses | None = None) -> tuple[list[int], np.ndarray]:
-    """Orders, and an upper bound on the Rényi divergence of everything together at each of them."""
+    """Return orders, and an upper bound on the Rényi divergence of all uses together at each."""
     uses, subset = _tidy(uses, subset)
     parts = [count * _divergences(*use, replaced=bool(subset), fixed=False) for use, count in uses.items()]
     parts += [count * _divergences(*use, replaced=True, fixed=True) for use, count in subset.items()]
@@ -95,9 +95,9 @@ def divergences(uses: Uses, subset: Uses | None = None) -> tuple[list[int], np.n
 
 @lru_cache(maxsize=1024)
 def _divergences(sigma: float, rate: float, *, replaced: bool, fixed: bool) -> np.ndarray:
-    """One step's Rényi divergence at each order, neighbours differing by one replaced or by one more or less.
+    """Return one step's Rényi divergence at each order; neighbours differ by one person `replaced`, or more or less.
 
-    `fixed`: in a batch of a fixed size.
+    `fixed`: for a batch of a fixed size.
     """
     if rate < 1.0 and not fixed and sigma > 0:
         return np.array([_poisson_divergence(sigma, rate, order) for order in (FEW_ORDERS if replaced else ORDERS)])
@@ -113,7 +113,7 @@ def _divergences(sigma: float, rate: float, *, replaced: bool, fixed: bool) -> n
 
 
 def _poisson_divergence(sigma: float, rate: float, order: int) -> float:
-    """The library's formula (Mironov, Talwar and Zhang 2019), all terms of its sum at once."""
+    """Compute the library's formula (Mironov, Talwar and Zhang 2019), all terms of its sum at once."""
     k, ways = _ways(order)
     terms = ways + k * math.log(rate) + (order - k) * math.log1p(-rate) + k * (k - 1) / 2 / sigma / sigma
     most = terms.max()
@@ -122,13 +122,13 @@ def _poisson_divergence(sigma: float, rate: float, order: int) -> float:
 
 @lru_cache(maxsize=128)
 def _ways(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """0 to `order`, and the logarithms of the binomial coefficients."""
+    """Return 0 to `order`, and the logarithms of the binomial coefficients."""
     k = np.arange(order + 1)
     return k, scipy.special.gammaln(order + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(order - k + 1)
 
 
 def _tidy(uses: Uses, subset: Uses | None) -> tuple[dict[tuple[float, float], int], dict[tuple[float, float], int]]:
-    """Without events that never happened; a batch of everybody counts as unsampled."""
+    """Drop events with count 0; count a batch of everyone as unsampled."""
     total = {use: count for use, count in uses.items() if count}
     part = {use: count for use, count in (subset or {}).items() if count}
     for (sigma, rate), count in [*part.items()]:
@@ -139,7 +139,7 @@ def _tidy(uses: Uses, subset: Uses | None) -> tuple[dict[tuple[float, float], in
 
 
 def _split(uses: Uses) -> tuple[float, dict[tuple[float, float], int]]:
-    """The noise of the one Gaussian that all unsampled ones compose to (∞ for none), and the sampled uses."""
+    """Return the noise of the Gaussian that all unsampled ones compose to (∞ for none), and the sampled uses."""
     precision = math.fsum(count / sigma**2 for (sigma, rate), count in uses.items() if rate == 1.0)
     return precision**-0.5 if precision else math.inf, {u: c for u, c in uses.items() if u[1] < 1.0}
 
@@ -148,12 +148,12 @@ def _gaussian_epsilon(sigma: float, delta: float) -> float:
     """Closed form (the analytic Gaussian mechanism), widened by the solver's tolerance."""
     from dp_accounting import gaussian_mechanism
 
-    with np.errstate(divide="ignore"):  # of so much noise that nothing is left of ε
+    with np.errstate(divide="ignore"):  # so much noise that ε is 0
         return float(gaussian_mechanism.get_epsilon_gaussian(sigma, delta)) * (1 + 1e-9)
 
 
 def _interval(sampled: Collection[tuple[float, float]], bound: float) -> float:
-    """A grid fine enough for one step's loss and coarse enough to fit; in powers of two, to hit the cache."""
+    """Return a grid fine enough for one step's loss and coarse enough to fit; a power of two, to hit the cache."""
     spread = min(rate * math.sqrt(math.expm1(min(sigma**-2, 60.0))) for sigma, rate in sampled)
     reach = max(_largest_loss(sigma, rate) for sigma, rate in sampled)
     wanted = max(min(INTERVAL, 0.05 * spread), reach / STEP_POINTS, 4 * bound / TOTAL_POINTS)
@@ -161,19 +161,19 @@ def _interval(sampled: Collection[tuple[float, float]], bound: float) -> float:
 
 
 def _largest_loss(sigma: float, rate: float) -> float:
-    """The loss of one step that is passed with probability e^-50."""
+    """Return the loss that one step exceeds with probability e^-50."""
     return _sampled_loss(10 / sigma + 0.5 / sigma**2, rate)
 
 
 def _sampled_loss(x: float, rate: float) -> float:
-    """log(1 - q + q e^x), the loss where that of the unsampled Gaussian is x."""
+    """Return log(1 - q + q e^x), the loss if that of the unsampled Gaussian is x."""
     if rate == 1.0:
         return x
     return x + math.log(rate) if x > 700 else math.log1p(rate * math.expm1(x))
 
 
 def _repeated(one: pld.PrivacyLossDistribution, count: int) -> pld.PrivacyLossDistribution:
-    """`count` compositions; in two stages if many, where the library's tail bounds get too wide."""
+    """Compose `count` times; in two stages if many, when the library's tail bounds get too wide."""
     if count < 1 << 12:
         return one.self_compose(count)
     stages, rest = divmod(count, math.isqrt(count))
@@ -189,10 +189,10 @@ def _together(sampled: tuple[tuple[tuple[float, float], int], ...], interval: fl
 
 @lru_cache(maxsize=16)
 def _one_use(sigma: float, rate: float, interval: float) -> pld.PrivacyLossDistribution:
-    """A Gaussian sum over people who take part with probability `rate`, neighbours differing by one more or less."""
+    """A Gaussian sum over people who take part with probability `rate`; neighbours differ by one more or less."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    reach, middle = 10 / sigma, 0.5 / sigma**2  # of the unsampled loss, but for a probability of e^-50
+    reach, middle = 10 / sigma, 0.5 / sigma**2  # of the unsampled loss, except with probability e^-50
     least, mirrored, most = (_sampled_loss(x, rate) for x in (-middle - reach, -middle + reach, middle + reach))
     removed = _connected(removal_deltas, sigma, rate, interval, least, most)
     if rate == 1.0:
@@ -202,7 +202,7 @@ def _one_use(sigma: float, rate: float, interval: float) -> pld.PrivacyLossDistr
 
 @lru_cache(maxsize=64)
 def _one_subset(sigma: float, rate: float, interval: float) -> pld.PrivacyLossDistribution:
-    """A Gaussian sum over a batch of fixed size, neighbours differing by one person replaced.
+    """A Gaussian sum over a batch of fixed size; neighbours differ by one person replaced.
 
     The pair of distributions that dominates it for every α is neither of the two pairs for Poisson sampling: its
     hockey-stick divergence is that of one of them for α above 1, and that of the other below (Zhu, Dong and Wang 2022,
@@ -215,9 +215,9 @@ def _one_subset(sigma: float, rate: float, interval: float) -> pld.PrivacyLossDi
 
 
 def _connected(deltas: Deltas, sigma: float, rate: float, interval: float, low: float, high: float) -> pld_pmf.PLDPmf:
-    """The library's pessimistic distribution of losses from `low` to `high`, from δ at all points of a grid at once.
+    """Return the library's pessimistic distribution of losses from `low` to `high`, by δ at all grid points at once.
 
-    The library would ask for one point after the other, which takes ten times as long.
+    The library would compute one point after the other, which takes ten times as long.
     """
     from dp_accounting.pld import pld_pmf
 
@@ -227,7 +227,7 @@ def _connected(deltas: Deltas, sigma: float, rate: float, interval: float, low: 
 
 
 def removal_deltas(losses: np.ndarray, sigma: float, rate: float) -> np.ndarray:
-    """The smallest δ at each loss (also a negative one) of a Gaussian on a Poisson sample, one person removed.
+    """Return the smallest δ at each loss (also a negative one) of a Gaussian on a Poisson sample, one person removed.
 
     With α = e^loss, it is q δ'(log(1 + (α - 1) / q)) of the unsampled Gaussian's δ', and 1 - α where α < 1 - q.
 
@@ -236,14 +236,14 @@ def removal_deltas(losses: np.ndarray, sigma: float, rate: float) -> np.ndarray:
     """
     if rate == 1.0:
         return _gaussian_deltas(losses, sigma)
-    low = np.minimum(losses, 500.0)  # beyond it the person who is removed decides alone
+    low = np.minimum(losses, 500.0)  # beyond it only the removed person matters
     with np.errstate(divide="ignore"):
         unsampled = np.log1p(np.maximum(np.expm1(low) / rate, -1.0)) + (losses - low)
     return np.where(losses <= math.log1p(-rate), -np.expm1(low), rate * _gaussian_deltas(unsampled, sigma))
 
 
 def addition_deltas(losses: np.ndarray, sigma: float, rate: float) -> np.ndarray:
-    """The same, one person added: with k = 1 - α (1 - q), it is k δ'(log(α q / k)), and 0 where k is not positive.
+    """The same, one person added: with k = 1 - α (1 - q), it is k δ'(log(α q / k)), and 0 if k is not positive.
 
     >>> addition_deltas(np.array([-0.05, 0.5]), 1.0, 0.1).round(6)
     array([0.073639, 0.      ])
@@ -255,12 +255,12 @@ def addition_deltas(losses: np.ndarray, sigma: float, rate: float) -> np.ndarray
 
 
 def subset_deltas(losses: np.ndarray, sigma: float, rate: float) -> np.ndarray:
-    """The same of a Gaussian on a batch of a fixed size, one person replaced."""
+    """The same for a Gaussian on a batch of a fixed size, one person replaced."""
     return np.where(losses >= 0, removal_deltas(losses, sigma, rate), addition_deltas(losses, sigma, rate))
 
 
 def _gaussian_deltas(losses: np.ndarray, sigma: float) -> np.ndarray:
-    """The smallest δ at each loss of one unsampled Gaussian (Balle and Wang 2018)."""
+    """Return the smallest δ at each loss of one unsampled Gaussian (Balle and Wang 2018)."""
     middle, shift = losses * sigma, 1 / (2 * sigma)
     with np.errstate(over="ignore", invalid="ignore"):
         taken = np.exp(losses + scipy.special.log_ndtr(-shift - middle))

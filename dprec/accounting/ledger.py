@@ -1,4 +1,4 @@
-"""What a run has spent: every use of private data is an event in one ledger."""
+"""The ledger of a run: every use of private data is an event in it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Event:
     differ by one person added or removed.
     `subset_gaussian`: a batch of a fixed size, a share `rate` of all, every such batch as likely as any other;
     neighbours differ by one person replaced, and the sensitivity is to that.
-    `gaussian`: everybody may take part; no amplification (one-shot releases, fixed-size batches). Neighbours are
-    those the sensitivity is to.
-    `bounded`: anything that is (1 / noise multiplier, `delta`)-differentially private by itself, such as Laplace
+    `gaussian`: everyone may take part; no amplification (one-shot releases, fixed-size batches). Neighbours are those
+    for which the sensitivity holds.
+    `bounded`: any mechanism that is (1 / noise multiplier, `delta`)-differentially private by itself, such as Laplace
     noise of that multiple of the ℓ1-sensitivity, whose δ is 0.
     A noise multiplier of 0 is an event too: it makes ε infinite.
 
@@ -59,9 +59,9 @@ class Event:
 class Ledger:
     """Counts events and composes them into one ε, by privacy loss distributions.
 
-    If the data has periods, neighbours differ in one of them. In all other periods they are equal, and steps there use
-    equal data, even if they depend on earlier results. So ε is the largest over the periods, each with its own events
-    and those without a period.
+    If the data has periods, neighbours differ in only one of them. In all other periods they are equal, and steps there
+    use equal data, even if they depend on earlier results. So ε is the largest over the periods, each with its own
+    events and those without a period.
 
     All events are about the same neighbours: Poisson sampling (one person more or less) and batches of a fixed
     size (one person replaced) do not mix.
@@ -84,7 +84,7 @@ class Ledger:
 
     @property
     def uses(self) -> accounting.Uses:
-        """Counts by noise multiplier and sampling rate, for events of any name and of all periods together."""
+        """Counts by noise multiplier and sampling rate, over events of any name and period."""
         return _uses(self._counts, *KINDS_OF_OPACUS)
 
     def record(self, event: Event, count: int = 1) -> None:
@@ -96,37 +96,37 @@ class Ledger:
             self._counts[event] += count
 
     def after(self, event: Event, count: int) -> Ledger:
-        """This ledger after `count` more uses of `event`, as a new one; this one does not change."""
+        """Return a new ledger with `count` more uses of `event`; this one does not change."""
         return self.after_all({event: count})
 
     def after_all(self, events: Mapping[Event, int]) -> Ledger:
-        """This ledger after more uses of several events, as a new one."""
+        """Return a new ledger with more uses of several events."""
         ledger = Ledger(self._counts)
         for event, count in events.items():
             ledger.record(event, count)
         return ledger
 
     def epsilon(self, delta: float, resolution: float = 1.0) -> float:
-        """ε at this δ of everything recorded, never below the truth: 0 for nothing, ∞ without noise.
+        """Return ε at this δ of all recorded events, never below the truth: 0 for none, ∞ without noise.
 
         Final figures take about 0.2 s. With `resolution=composition.COARSE_GRID` it is several times faster and,
-        still an upper bound, less than 1e-3 higher in common settings. Asking twice is free.
+        still an upper bound, less than 1e-3 higher in common settings. Results are cached.
         """
         parts = [_hashable(events) for events in self._by_period()]
         if len(parts) == 1:
             return _epsilon(*parts[0], delta, resolution)
-        largest = 0.0  # a period that cannot exceed it, by a bound that takes milliseconds, is not composed
+        largest = 0.0  # a period that a fast bound shows to be smaller is not composed
         for part in sorted(parts, key=lambda part: -_renyi_epsilon(*part, delta)):
             if _renyi_epsilon(*part, delta) > largest:
                 largest = max(largest, _epsilon(*part, delta, resolution))
         return largest
 
     def renyi_epsilon(self, delta: float) -> float:
-        """A looser upper bound on `epsilon` that takes milliseconds, for a first guess."""
+        """Return a looser upper bound on `epsilon` that takes milliseconds, for a first guess."""
         return max(_renyi_epsilon(*_hashable(events), delta) for events in self._by_period())
 
     def divergences(self) -> tuple[list[int], np.ndarray]:
-        """Orders, and an upper bound on the Rényi divergence of everything recorded at each of them."""
+        """Return orders, and an upper bound on the Rényi divergence of all recorded events at each."""
         found = []
         for events in self._by_period():
             uses, subset, bounded = _hashable(events)
@@ -155,7 +155,7 @@ class Ledger:
         return [(noise_multiplier, rate, count) for (noise_multiplier, rate), count in self.uses.items()]
 
     def _by_period(self) -> list[Mapping[Event, int]]:
-        """For every period, the events in which its data may take part."""
+        """Return, for each period, the events in which its data may take part."""
         periods = {event.period for event in self._counts} - {None}
         return [
             {event: count for event, count in self._counts.items() if event.period in (None, period)}
@@ -203,7 +203,7 @@ def _uses(events: Mapping[Event, int], *kinds: str) -> accounting.Uses:
 
 
 def _hashable(events: Mapping[Event, int]) -> tuple[_Uses, _Uses, _Bounded]:
-    """What composes, sampled person by person and in batches of a fixed size, and what is bounded by itself."""
+    """Return events to compose (sampled person by person, and in batches of a fixed size), and bounded ones."""
     bounded = tuple((e.noise_multiplier, e.delta, count) for e, count in events.items() if e.kind == "bounded")
     people, subsets = _uses(events, *KINDS_OF_OPACUS), _uses(events, "subset_gaussian")
     return tuple(people.items()), tuple(subsets.items()), bounded
@@ -222,7 +222,7 @@ def _renyi_epsilon(uses: _Uses, subset: _Uses, bounded: _Bounded, delta: float) 
 
 
 def _added(bounded: _Bounded, delta: float) -> tuple[float, float]:
-    """The sum of the bounded events' ε, ∞ if their δ add up to more than `delta`, and the rest of `delta`."""
+    """Return the sum of the bounded events' ε (∞ if their δ add up to more than `delta`), and the rest of `delta`."""
     rest = delta - math.fsum(count * own for _, own, count in bounded)
     if rest < 0 or any(multiplier == 0 for multiplier, _, _ in bounded):
         return math.inf, max(rest, 0.0)
@@ -230,7 +230,7 @@ def _added(bounded: _Bounded, delta: float) -> tuple[float, float]:
 
 
 def round_up(promise: float) -> str:
-    """Return four digits, rounded up: a promise must not be rounded down.
+    """Return four digits, rounded up: a guarantee must not be rounded down.
 
     >>> round_up(7.99912), round_up(1 / 6047)
     ('8', '0.0001654')

@@ -1,4 +1,4 @@
-"""What a run will spend, fixed before its first step: δ, the noise, and the releases before training."""
+"""The plan of a run, fixed before its first step: δ, the noise, and the releases before training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dprec.errors import UserError
 
 @dataclass(frozen=True)
 class Plan:
-    """The noise of a run whose batches are drawn by one law.
+    """The noise of a run whose batches are all drawn in one way.
 
     >>> sampling = Sampling("poisson", users=6040, expected_batch=1024, rate=1024 / 6040, seeded=False)
     >>> plan = Plan.of(sampling, steps=590, epsilon=8)
@@ -30,9 +30,9 @@ class Plan:
     delta: float
     sigma: float  # noise per clipping norm in each step
     releases: Mapping[Release, Event]  # before training or a period of it, each once
-    before: tuple[Event, ...] = ()  # on record before all of that
-    earlier: Mapping[Event, int] = field(default_factory=dict)  # of the runs that this one goes on from
-    ceiling: Ceiling | None = None  # of all of them together
+    before: tuple[Event, ...] = ()  # events recorded before the releases
+    earlier: Mapping[Event, int] = field(default_factory=dict)  # events of the runs that this one continues
+    ceiling: Ceiling | None = None  # of all these runs together
 
     @classmethod
     def of(
@@ -47,9 +47,9 @@ class Plan:
         earlier: Mapping[Event, int] | None = None,
         ceiling: Ceiling | None = None,
     ) -> Plan:
-        """Fix what is not given: δ is 1 / users, σ is the smallest with which releases and steps keep the budget.
+        """Choose what is not given: δ is 1 / users, σ is the smallest with which releases and steps keep the budget.
 
-        Without an ε and a σ of its own, the run has its share of a ceiling.
+        If neither ε nor σ is given, the run gets its share of the ceiling.
         """
         delta, earlier = 1 / max(2, sampling.users) if delta is None else delta, earlier or {}
         shares = ceiling is not None and epsilon is None and sigma is None
@@ -76,23 +76,23 @@ class Plan:
         return replace(plan, sigma=sigma)
 
     def with_releases(self, ledger: Ledger) -> Ledger:
-        """A new ledger that has every release on record."""
+        """Return a new ledger that also has every release."""
         return ledger.after_all(Counter(self.releases.values()))
 
     def ledger_after(self, steps: int) -> Ledger:
-        """The ledger of a whole run of this many steps, its releases included."""
+        """Return the ledger of a whole run of this many steps, its releases included."""
         return self.with_releases(Ledger(Counter(self.before))).after_all(self.sampling.spending(self.sigma, steps))
 
     def epsilon_after(self, steps: int, resolution: float = 1.0) -> float:
-        """ε of a whole run of this many steps, with its releases and earlier runs, on a grid of this `resolution`."""
+        """Return ε of a whole run of this many steps, with its releases and earlier runs, at this `resolution`."""
         return self.ledger_after(steps).after_all(self.earlier).epsilon(self.delta, resolution)
 
     def steps_left(self, ledger: Ledger, done: int, wanted: int) -> int:
-        """How many of the steps that are wanted the budget pays for, after the `done` ones that a ledger records."""
+        """Return how many of the wanted steps the budget pays for, after the `done` ones that a ledger records."""
         if wanted <= 0:
             return 0
-        # Releases come before the first step, or that of their period; anew, too, where a run is resumed before it
-        # took one.
+        # Releases come before the first step, or the first of their period; also again, if a run resumes before its
+        # first step.
         coming = [event for event in self.releases.values() if not done or event not in ledger.events]
         ledger = ledger.after_all(Counter(coming))
         if self.epsilon is not None:
@@ -108,7 +108,7 @@ class Plan:
         return most_steps(budget, lambda steps: ledger.after_all(sampling.spending(self.sigma, steps, done)), wanted)
 
     def too_dear(self) -> UserError:
-        """Return what to say where the budget does not pay for a single step."""
+        """Return the error for a budget that does not pay for a single step."""
         epsilon = self.epsilon if self.ceiling is None else self.ceiling.epsilon
         return UserError(
             f"privacy.epsilon={epsilon:g} does not pay for one step at noise multiplier {self.sigma:g}: "
@@ -116,7 +116,7 @@ class Plan:
         )
 
     def settings(self) -> dict[str, Any]:
-        """JSON-able: what must not change while a ledger goes on."""
+        """JSON-able: settings that must not change while a ledger continues."""
         named = [[r.what, r.share] if r.period is None else [r.what, r.share, r.period] for r in self.releases]
         first = {"before": [[e.what, e.noise_multiplier, e.delta] for e in self.before]} if self.before else {}
         return {"releases": named, **first, **self.sampling.settings()}
@@ -146,7 +146,7 @@ def refuse_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def refuse_part(state: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint's state that does not hold all of a run's."""
+    """Refuse an incomplete state of a run in a checkpoint."""
     if missing := {"settings", "ledger", "steps"} - state.keys():
         raise UserError(f"incomplete checkpoint: its privacy state lacks {', '.join(sorted(missing))}")
 

@@ -1,11 +1,11 @@
 """Chooses the ids that may be published: those whose noisy count of users is above a threshold.
 
-Each user spreads a vector of norm 1 evenly over at most `MOST` of their ids. Every id that somebody has gets its sum
-plus Gaussian noise, and is chosen if the result passes a threshold. Take neighbours that differ by one user. For ids
-that others have too, this is post-processing of the Gaussian mechanism with sensitivity 1. Ids that only this user
-has, at most t if the user spreads 1 / √t on each, exist in one data set only. The threshold lets any of them be chosen
-with probability at most δ', for every t. So the choice is the Gaussian mechanism except for δ', and the ledger
-has both. This is the weighted Gaussian mechanism of Gopi et al. 2020, Differentially Private Set Union.
+Each user spreads a vector of norm 1 evenly over at most `MOST` of their ids. Every id that any user has gets its sum
+plus Gaussian noise, and is chosen if the result is above a threshold. Consider neighbours that differ by one user. For
+ids that others have too, this is post-processing of the Gaussian mechanism with sensitivity 1. Ids that only this user
+has, at most t if the user spreads 1 / √t on each, exist in one data set only. With the threshold, any of them is chosen
+with probability at most δ', for every t. So the choice is the Gaussian mechanism except with probability δ', and the
+ledger has both. This is the weighted Gaussian mechanism of Gopi et al. 2020, Differentially Private Set Union.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # whose parts load when they are asked for
+import scipy  # loads its parts on demand
 import torch
 
 from dprec.accounting.budget import PrivacyBudget
@@ -25,14 +25,14 @@ from dprec.errors import UserError
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 
 WHAT = "item catalogue"
-MOST = 200  # ids of one user that count
+MOST = 200  # ids of one user that are counted
 HIDDEN = 0.05  # part of δ for ids that only one user has
 NOTHING = 1e12  # the noise multiplier of an event that costs δ and no ε
 
 
 @dataclass(frozen=True)
 class PrivateCatalogue:
-    """What choosing the ids that a run may name costs, and the choice itself.
+    """The choice of the ids that a run may publish, and its cost.
 
     >>> choice = PrivateCatalogue.of(PrivacyBudget(8, 1 / 6040), share=0.1)
     >>> round(choice.noise_multiplier, 2), round(choice.threshold, 1), len(choice.events)
@@ -63,7 +63,7 @@ class PrivateCatalogue:
 
     @staticmethod
     def recorded(events: Iterable[Event]) -> tuple[Event, ...]:
-        """Return those of a ledger's events that are of such a choice."""
+        """Return a ledger's events of such a choice."""
         return tuple(event for event in events if event.what.startswith(WHAT))
 
     @property
@@ -72,7 +72,7 @@ class PrivateCatalogue:
 
     @property
     def threshold(self) -> float:
-        """The threshold of an id's noisy count: t ids of 1 / √t each all stay below it with probability 1 - δ'."""
+        """The threshold of an id's noisy count: t ids of 1 / √t each are all below it with probability 1 - δ'."""
         t = np.arange(1, MOST + 1)
         below = scipy.special.ndtri_exp(math.log1p(-self.hidden) / t)
         return float(np.max(1 / np.sqrt(t) + self.std * below))
@@ -84,16 +84,16 @@ class PrivateCatalogue:
     def choose(
         self, met: Iterable[tuple[np.ndarray, np.ndarray]], users: int, size: int, noise: GaussianNoise
     ) -> np.ndarray:
-        """Return the chosen ones of `size` ids in their order. `met` has users with their ids, some users at a time.
+        """Return the chosen ids of `size`, in order. `met` yields users with their ids, some users at a time.
 
-        The rows of one user are consecutive, and those that should count come first.
+        The rows of one user are consecutive, and ids that should count come first.
         """
         has = np.zeros(size, dtype=bool)
 
         def portions() -> Iterator[Portion]:
             for user, item in met:
                 counted = _spread(user, item)
-                # The threshold is made for these: an id beyond them is noise alone, and many such would pass it.
+                # The threshold holds for these ids: others would be noise alone, and many of them would be above it.
                 has[counted.keys] = True
                 yield counted
 
@@ -111,7 +111,7 @@ class PrivateCatalogue:
 
 
 def _spread(user: np.ndarray, item: np.ndarray) -> Portion:
-    """The first `MOST` rows of every user."""
+    """Return the first `MOST` rows of every user."""
     starts = np.flatnonzero(np.diff(user, prepend=-1))
     place = np.arange(len(user)) - np.repeat(starts, np.diff(starts, append=len(user)))
     kept = place < MOST

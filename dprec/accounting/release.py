@@ -1,6 +1,6 @@
-"""Sums over all users that a model asks for once, before training: frequencies, co-occurrences.
+"""Sums over all users that a model requests once, before training: frequencies, co-occurrences.
 
-Whatever a user adds is scaled to norm 1 here, not by who asks, so that one Gaussian per entry protects all of it.
+Each user's vector is scaled to norm 1 here, not by the caller, so that one Gaussian per entry protects all of it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from dprec.accounting.ledger import Event
 from dprec.errors import UserError
 from dprec.noise.gaussian import ROUNDING, GaussianNoise
 
-SMALLEST = 1e-12  # what is shorter counts as nothing
-AHEAD = 1 << 62  # the noise of releases follows from no training step's number
+SMALLEST = 1e-12  # shorter vectors count as zero
+AHEAD = 1 << 62  # numbers the noise of releases, apart from training steps
 
 
 @dataclass(frozen=True)
 class Release:
-    """One sum over all users, or those of one period, and the part of the run's budget it may take.
+    """One sum over all users, or those of one period, and its share of the run's budget.
 
-    A model or strategy returns what it will ask for from `releases`, so that the plan pays for it before data is read.
+    A model or strategy returns its requests from `releases`, so that the plan pays for them before data is read.
     Shares are parts of 1/σ²: releases with shares that add up to 1 spend the whole budget and leave nothing for
-    training. Those of different periods do not add up.
+    training. Shares of different periods are not added.
 
     Args:
         what: the name of the sum in the ledger and in reports.
         share: part of the run's budget, above 0 and at most 1.
         period: the number of the period whose users are in the sum. None: all users.
-        drawn: above 0: no sum is shown, but so many places are drawn by how many users name them (`ExactSums.select`).
+        drawn: if above 0, no sum is returned, but so many places, drawn by their numbers of users (`ExactSums.select`).
 
     >>> from dprec.sparsity import Release
     >>> Release("item frequencies", share=0.05)
@@ -44,7 +44,7 @@ class Release:
     what: str
     share: float
     period: int | None = None
-    drawn: int = 0  # above 0: no sum is shown, but so many places are drawn by how many users name them (`select`)
+    drawn: int = 0  # if above 0, so many places are drawn by their numbers of users, and no sum is returned (`select`)
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -55,7 +55,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Portion:
-    """What some users add, sparse: entry n adds `values[n]` to place `keys[n]` for user `users[n]`; repeats add up."""
+    """Some users' sparse vectors: entry n adds `values[n]` to place `keys[n]` for user `users[n]`; repeats add up."""
 
     users: np.ndarray  # (n,) int64
     keys: np.ndarray  # (n,) int64
@@ -80,14 +80,14 @@ class ExactSums:
     ) -> np.ndarray:
         """Return the places that most users name, equally many of each part, ascending (`accounting/selection`).
 
-        A user counts 1 at every place that the user names, whatever the values.
+        A user counts 1 at every place that the user names, for any values.
         """
         draws = selection.draws_of(parts, release.drawn)
         return selection.drawn(users_at(size, users, portions), parts, draws, math.inf, np.zeros)
 
 
 class NoisySums(ExactSums):
-    """Answers each release once, with Gaussian noise, after its event went on record."""
+    """Answers each release once, with Gaussian noise, after the ledger has recorded it."""
 
     def __init__(self, events: Mapping[Release, Event], noise: GaussianNoise, record: Callable[[Event], None]) -> None:
         self._events = dict(events)
@@ -99,7 +99,7 @@ class NoisySums(ExactSums):
         noise, ranks = self._paid(release, drawn=False), self._noise.ranks
         total = unit_sum(size, users, portions) if ranks.first else np.zeros(size)
         noise.add_(torch.from_numpy(total), self.std(release))
-        ranks.from_first_(torch.from_numpy(total))  # nobody else needs to add it up, and all get the same bits
+        ranks.from_first_(torch.from_numpy(total))  # only the first process adds it up, and all get the same bits
         return total
 
     def std(self, release: Release) -> float:
@@ -117,14 +117,14 @@ class NoisySums(ExactSums):
         return chosen
 
     def _paid(self, release: Release, drawn: bool) -> GaussianNoise:
-        """Put a release on record, once, and return the noise that is its own."""
+        """Record a release, once, and return its own noise."""
         if release not in self._events or (release.drawn > 0) is not drawn:
             raise UserError(f"the release of {release.what} was not planned: return it from `releases`")
         if release in self._asked:
             raise UserError(f"the release of {release.what} is paid for once: ask once, keep the answer")
         self._asked.add(release)
         self._record(self._events[release])  # first: a crash may over-count, never under-count
-        # By its place in the plan: a resumed run goes on with the noise of the next ones.
+        # By its place in the plan: a resumed run continues with the noise of the next ones.
         return self._noise.at(AHEAD + 1 + list(self._events).index(release))
 
 
@@ -178,7 +178,7 @@ def users_at(size: int, users: int, portions: Iterable[Portion]) -> np.ndarray:
 
 
 def _checked(size: int, users: int, portions: Iterable[Portion]) -> Iterator[Portion]:
-    """Refuse portions in which one person would count as two, or at another's place."""
+    """Refuse portions in which one person would count as two, or as another person."""
     seen = np.zeros(users, dtype=bool)
     for portion in portions:
         here = np.unique(portion.users)

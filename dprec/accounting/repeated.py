@@ -1,4 +1,4 @@
-"""What it costs to choose: the best of a random number of private runs, by a score that is private itself.
+"""The privacy cost of choosing the best of a random number of private runs, by a private score.
 
 Liu and Talwar (2019); Papernot and Steinke (2022), whose theorem 2 is used with η = 0.
 """
@@ -20,17 +20,17 @@ from dprec.accounting.plan import Plan
 from dprec.errors import UserError
 
 MOST = 1000.0  # runs on average
-SCORE_SHARE = 0.05  # of the precision that a run's ε buys, for its score
+SCORE_SHARE = 0.05  # of a run's precision (1/σ²), for its score
 CLOSE = 1e-3  # how much of the budget may stay unspent
 LEAST = 1e-3  # of ε, for one run
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A private run that is repeated, and of which only the best is shown.
+    """A private run that is repeated; only the best one is published.
 
-    How often is drawn from the logarithmic law: k runs with probability (1 - γ)^k / (k log(1/γ)), at least one, `mean`
-    on average. That number depends on no data and is not shown.
+    The number of runs has a logarithmic distribution: k runs with probability (1 - γ)^k / (k log(1/γ)), at least one,
+    `mean` on average. That number does not depend on data and is not published.
 
     >>> five = Repeated(5)
     >>> [round(five.chance(runs), 3) for runs in (1, 2, 10)]
@@ -51,12 +51,12 @@ class Repeated:
         return math.exp(-brentq(lambda t: math.expm1(t) / t - self.mean, 1e-9, 20.0, xtol=1e-15))
 
     def chance(self, runs: int) -> float:
-        """Return the probability of so many runs."""
+        """Return the probability of this number of runs."""
         gamma = self.gamma
         return math.exp(runs * math.log1p(-gamma)) / (runs * -math.log(gamma))
 
     def draw(self, uniform: float) -> int:
-        """Return the number of runs that a number from 0 to 1, drawn evenly, stands for."""
+        """Return the number of runs for a number drawn uniformly from 0 to 1."""
         gamma, runs, below = self.gamma, 1, 0.0
         term = (1 - gamma) / -math.log(gamma)
         while True:
@@ -66,7 +66,7 @@ class Repeated:
             term, runs = term * (1 - gamma), runs + 1
 
     def epsilon(self, orders: Sequence[int], divergences: np.ndarray, delta: float) -> float:
-        """Return ε of the choice and of what it shows, from the Rényi divergences of one run, its score included.
+        """Return ε of the choice and its result, from the Rényi divergences of one run, its score included.
 
         >>> sigma, orders = 1.25, np.arange(2, 64)
         >>> round(Repeated(5).epsilon(orders, orders / (2 * sigma**2), 1 / 6040), 2)
@@ -80,16 +80,16 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Price:
-    """What one run may spend, so that the choice and the run that is kept stay within the budget."""
+    """What each run may spend, so that the choice and the chosen run stay within the budget."""
 
     budget: PrivacyBudget
-    epsilon: float  # of the choice and the kept run together
+    epsilon: float  # of the choice and the chosen run together
     epsilon_of_run: float
     score_noise: float  # standard deviations of the noise in a score, in units of what one user adds
 
     @classmethod
     def of(cls, budget: PrivacyBudget, repeated: Repeated, plans: Sequence[tuple[Plan, int]]) -> Price:
-        """`plans` are those of all candidates, which draw users by one law, with their steps: a run takes any."""
+        """Make the price for `plans`: those of all candidates, with their steps; all must draw users in one way."""
         if len({plan.sampling.kind for plan, _ in plans}) > 1:
             raise ValueError("the plans of one choice draw users by different laws")
 

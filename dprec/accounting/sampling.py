@@ -1,4 +1,4 @@
-"""The law by which users enter batches, as the accounting sees it: made from the sampler itself."""
+"""How users enter batches, for the accounting; read from the sampler itself."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dprec.errors import UserError
 
 
 class Sampler(Protocol):
-    """A batch sampler that knows its own law.
+    """A batch sampler that states how it draws.
 
-    One that draws from one period of the users after another also has `periods`, a sequence of (range, steps): the
-    users of each, consecutive, and how many steps draw from them.
+    A sampler that draws from one period of users after another also has `periods`, a sequence of (range, steps): the
+    consecutive users of each, and how many steps draw from them.
     """
 
     kind: str  # "poisson" or "shuffle"
     users: int
     expected_batch: int
     unit: str  # what a "user" is: "user" or "record"
-    keep_draws: bool  # whether draws are kept until `served` is asked for them
+    keep_draws: bool  # whether draws are kept until `served` returns them
 
     @property
     def rate(self) -> float: ...
@@ -32,12 +32,12 @@ class Sampler(Protocol):
     def seeded(self) -> bool: ...
 
     def served(self) -> tuple[int, Sequence[int]] | None:
-        """Return a kept draw, each once and in order: step and users of the batch that training is about to get."""
+        """Return the next kept draw, each once and in order: the step and users of training's next batch."""
 
 
 @dataclass(frozen=True)
 class Period:
-    """Users who follow one another, whom training draws from for some steps before it goes on to the next."""
+    """Consecutive users, from whom training draws for some steps before the next period."""
 
     first: int
     users: int
@@ -50,12 +50,12 @@ class Period:
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a sampler does to one user over a run.
+    """How a sampler draws one user over a run.
 
     Poisson: the user is in every step with probability `rate`, and every step is an event amplified by it.
     Shuffle: the user is in at most one step of each pass, and every pass is one event without amplification.
-    Periods, which are Poisson: a step draws from the users of its period alone, at that period's rate; after the
-    last period the first one follows.
+    Periods (Poisson): a step draws only from the users of its period, at that period's rate; the first period follows
+    the last one.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Sampling:
 
     @classmethod
     def of(cls, sampler: Any) -> Sampling:
-        """Read the law off the sampler; refuse one that does not state it."""
+        """Read from the sampler how it draws; refuse one that does not state it."""
         kind = getattr(sampler, "kind", None)
         unit = getattr(sampler, "unit", None)
         if kind not in ("poisson", "shuffle") or unit is None:
@@ -91,7 +91,7 @@ class Sampling:
         return cls(kind, sampler.users, sampler.expected_batch, sampler.rate, sampler.seeded, sampler.unit, periods)
 
     def refuse_changed(self, sampler: Any) -> None:
-        """Refuse a sampler that draws by another law than this one, by which its draws are accounted for."""
+        """Refuse a sampler that no longer draws as the accounting assumes."""
         now = Sampling.of(sampler)
         if now != self:
             name = next(each.name for each in fields(self) if getattr(now, each.name) != getattr(self, each.name))
@@ -115,7 +115,7 @@ class Sampling:
         return 1 if self.kind == "poisson" else max(1, self.users // self.expected_batch)
 
     def event(self, noise_multiplier: float, step: int = 0) -> Event:
-        """What goes on record at a step."""
+        """The event that the ledger records for a step."""
         if (number := self.period_of(step)) is not None:
             rate = self.expected_batch / self.periods[number].users
             return Event("poisson_gaussian", noise_multiplier, rate, period=number)
@@ -124,7 +124,7 @@ class Sampling:
         return Event("gaussian", noise_multiplier)
 
     def spending(self, noise_multiplier: float, steps: int, start: int = 0) -> dict[Event, int]:
-        """Return the events of that many steps from step `start` on, by a process of their own.
+        """Return the events of that many steps from step `start` on, if one process takes them all.
 
         >>> run = Sampling("poisson", 30, 5, 0.5, False, "record", (Period(0, 10, 4), Period(10, 20, 8)))
         >>> [(event.period, event.rate, count) for event, count in run.spending(1.0, steps=11, start=2).items()]
@@ -146,9 +146,9 @@ class Sampling:
         return passes * period.steps + min(max(rest - first, 0), period.steps)
 
     def events(self, steps: int, start: int = 0) -> int:
-        """Return how many events that many steps are, taken from step `start` on by a process of their own.
+        """Return how many events that many steps from step `start` on are, if one process takes them all.
 
-        A shuffled pass that is taken up in its middle is shuffled anew: its rest is an event more.
+        If a run resumes in the middle of a shuffled pass, the users are shuffled again: the rest is one more event.
         """
         if steps <= 0:
             return 0
@@ -156,10 +156,10 @@ class Sampling:
         return (rest > 0) + -(-max(0, steps - rest) // self.steps_per_event)
 
     def settings(self) -> dict[str, Any]:
-        """JSON-able: what must not change while a ledger goes on."""
+        """JSON-able: settings that must not change while a ledger continues."""
         named = {"sampling": self.kind, "users": self.users, "batch_size": self.expected_batch}
         named |= {"sampling_seeded": self.seeded, "unit": self.unit}
-        # Only where there are any: a run of a version that knew none may go on.
+        # Only if there are any, so that a run of a version without periods can continue.
         return named | ({"periods": [[p.first, p.users, p.steps] for p in self.periods]} if self.periods else {})
 
     @classmethod
@@ -172,7 +172,7 @@ class Sampling:
 
 
 def _refuse_shared(periods: Sequence[range]) -> None:
-    """Refuse periods of which two have a user in common: what one costs is not added to what the others cost."""
+    """Refuse periods that have a user in common: the costs of different periods are not added."""
     if any(part.step != 1 for part in periods):
         raise UserError("the users of a period are not consecutive: give ranges of step 1")
     ascending = sorted((part.start, part.stop, number) for number, part in enumerate(periods))

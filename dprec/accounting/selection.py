@@ -1,11 +1,11 @@
-"""Which places most users name, drawn with Gumbel noise: the exponential mechanism, place after place.
+"""Draws the places that most users name, with Gumbel noise: the exponential mechanism, one place after the other.
 
-Adding Gumbel noise of scale 1/ε once and taking the `each` largest is drawing one place after the other without
-replacement, each with chances in proportion to e^(ε count) (Durfee and Rogers 2019). A person more or less moves every
-count by 0 or by 1 in the same direction, so the log ratio of a draw's chances lies in an interval of length ε. Such a
-draw is a post-processing of randomised response with losses t and t - ε for some t in (0, ε). Of these the one with
-t = ε/2 is the least private as a Gaussian: no draw is worse than a Gaussian whose sensitivity is
-μ = -2 Φ⁻¹(1 / (1 + e^(ε/2))) standard deviations, and n draws are no worse than one of √n μ.
+Adding Gumbel noise of scale 1/ε once and taking the `each` largest is equivalent to drawing one place after the other
+without replacement, with probabilities proportional to e^(ε count) (Durfee and Rogers 2019). One person more or less
+changes every count by 0 or by 1 in the same direction, so the log ratio of a draw's probabilities is in an interval of
+length ε. Such a draw is a post-processing of randomised response with losses t and t - ε for some t in (0, ε). Of these
+the one with t = ε/2 is the least private as a Gaussian: no draw costs more than a Gaussian whose sensitivity is
+μ = -2 Φ⁻¹(1 / (1 + e^(ε/2))) standard deviations, and n draws cost no more than one of √n μ.
 
 In pure privacy n draws cost n ε, and not ε.
 """
@@ -16,11 +16,11 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import scipy  # whose parts load when they are asked for
+import scipy  # loads its parts on demand
 
 
 def multiplier_of(epsilon: float, draws: int) -> float:
-    """Return the noise multiplier of the Gaussian that these draws are no worse than.
+    """Return the noise multiplier of a Gaussian that costs at least as much as these draws.
 
     >>> round(multiplier_of(0.01, 1), 1), round(multiplier_of(0.01, 10_000), 3)
     (159.6, 1.596)
@@ -30,7 +30,7 @@ def multiplier_of(epsilon: float, draws: int) -> float:
 
 
 def epsilon_of(multiplier: float, draws: int) -> float:
-    """Return the ε of each draw with which all of them are no worse than a Gaussian of this noise multiplier.
+    """Return the ε of each draw with which all draws cost no more than a Gaussian of this noise multiplier.
 
     >>> round(epsilon_of(multiplier_of(0.3, 50), 50), 12)
     0.3
@@ -48,9 +48,9 @@ def drawn(
     epsilon: float,
     uniforms: Callable[[int], np.ndarray],
 ) -> np.ndarray:
-    """Return the places that are drawn, ascending: of each part, which lists places, so many.
+    """Return the drawn places, ascending: `each` says how many of each part, which lists places.
 
-    With ε = ∞ they are those of the largest counts. `uniforms(n)` draws n numbers from 0 up to, but without, 1.
+    With ε = ∞ they are those of the largest counts. `uniforms(n)` draws n numbers in [0, 1).
 
     >>> drawn(np.array([5, 9, 7, 1]), [np.array([0, 1]), np.array([2, 3])], [1, 1], math.inf, np.zeros)
     array([1, 2])
@@ -67,6 +67,6 @@ def drawn(
 
 
 def draws_of(parts: Sequence[np.ndarray], keep: int) -> list[int]:
-    """Return how many places of each part are drawn: `keep` in all, equally many of each, as far as it has them."""
+    """Return how many places of each part are drawn: `keep` in total, equally many of each part if it has so many."""
     each = max(1, keep // len(parts))
     return [min(each, len(places)) for places in parts]

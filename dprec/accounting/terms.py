@@ -1,4 +1,4 @@
-"""What a model may ask of the run that trains it: sums over all data, how much noise a step has, how many steps."""
+"""What a run provides to its model: sums over all data, the noise of a step, the number of steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Terms:
-    """Those of training without privacy, where nothing else is given."""
+    """What a run provides; the defaults are those of training without privacy."""
 
     sums: ExactSums = field(default_factory=ExactSums)
     noise_std: float = 0.0  # nominal standard deviation of the noise in each entry of a step's gradient
     last: int | None = None  # the run's step after which the budget is spent
 
     def steps(self, planned: int) -> int:
-        """Return after how many of the planned steps training ends."""
+        """Return the step after which training ends."""
         return planned if self.last is None else min(planned, self.last)
 
 
