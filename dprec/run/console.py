@@ -1,4 +1,4 @@
-"""What commands print: notices, tables of data, a run's promise before its first step, and what it cost at its end."""
+"""The output of commands: notices, tables of data, a run's guarantee before its first step, and its cost at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dprec.accounting.chain import count_of
 from dprec.accounting.ledger import round_up
 from dprec.run.saved.folder import RunFolder
 
-if TYPE_CHECKING:  # what prints a log's table does not wait for torch
+if TYPE_CHECKING:  # commands that print a log's table do not wait for torch
     from dprec.sparsity.rows.tables import Table as EmbeddingTable
     from dprec.training.callback import Privacy
 
@@ -47,10 +47,10 @@ def recommendation_table(console: Console, items: Sequence[str], scores: Sequenc
     console.print(table)
 
 
-FEW_USERS, LARGE_SHARE, A_THIRD = 100, 0.05, 1 / 3  # of all users or events, from which a hint is worth a line
+FEW_USERS, LARGE_SHARE, A_THIRD = 100, 0.05, 1 / 3  # numbers and shares of users or events for which hints are printed
 
-# What was done to the data: counts without noise, only for the owner of the data. Facts that a table shows, in its
-# order, with their style; those in dim lines are shown only if they are not 0.
+# Exact counts about the data, only for its owner. The facts of a table, in order, with their style; dim lines are
+# printed only if they are not 0.
 _BOLD, _DIM = "bold", "dim"
 _FACTS: tuple[tuple[str, str, str | None], ...] = (
     ("rows", "rows read", None),
@@ -93,7 +93,7 @@ _FACTS: tuple[tuple[str, str, str | None], ...] = (
 
 
 def data_table(summary: Mapping[str, Any], title: str) -> Table:
-    """A table about a log, and what a run makes of it; invented data has no log."""
+    """Return a table about a log and its use in a run; invented data has no log."""
     facts: dict[str, Any] = dict(summary)
     if "median_history" in facts:
         facts["lengths"] = ", ".join(f"{facts[f'{which}_history']:,}" for which in ("shortest", "median", "longest"))
@@ -111,7 +111,7 @@ def data_table(summary: Mapping[str, Any], title: str) -> Table:
 
 
 def hints_of(summary: Mapping[str, Any]) -> list[str]:
-    """What the owner of a log should know before training on it: exact counts, not private.
+    """Return hints for the owner of a log before training on it: exact counts, not private.
 
     >>> for hint in hints_of({"users": 200, "events": 4000, "longest_history": 900, "items_met_again": 2400}):
     ...     print(hint)
@@ -142,11 +142,11 @@ except ImportError:  # Windows
 
 
 MANY_ROWS = 1_000_000  # of a table: noise in all of them takes longer than the rest of a step
-TOO_LARGE = 0.1  # a δ, which should be below 1 / users
+TOO_LARGE = 0.1  # for δ, which should be below 1 / users
 
 
 def hint_of_tables(privacy: Privacy | None, tables: Iterable[EmbeddingTable]) -> str | None:
-    """What to do where every row of a large table gets noise in every step, which takes most of the time."""
+    """Return a hint if every row of a large table gets noise in every step, which takes most of the time."""
     if privacy is None or privacy.strategies.in_order:
         return None
     large = next((table for table in tables if table.rows >= MANY_ROWS), None)
@@ -159,7 +159,7 @@ def hint_of_tables(privacy: Privacy | None, tables: Iterable[EmbeddingTable]) ->
 
 
 def promise(privacy: Privacy | None, steps: int) -> str:
-    """One line before the first step: what the run will guarantee, or that it is not private."""
+    """Return one line for the start: what the run will guarantee, or that it is not private."""
     if privacy is None:
         return "NOT PRIVATE: no privacy block"
     if privacy.repeatable:
@@ -179,7 +179,7 @@ def promise(privacy: Privacy | None, steps: int) -> str:
 
 
 def warning_of_delta(delta: float) -> str | None:
-    """What to say of a δ with which a guarantee promises nothing."""
+    """Return a warning for a δ so large that the guarantee is worthless."""
     if delta < TOO_LARGE:
         return None
     return (
@@ -191,7 +191,7 @@ def warning_of_delta(delta: float) -> str | None:
 def show(
     console: Console, table: Table, said: Sequence[str | None], report: Mapping[str, Any], run: RunFolder, planned: int
 ) -> None:
-    """The model beside its baseline, its cost in privacy, and as the last line the run folder."""
+    """Print the model beside its baseline, its privacy cost, and, as the last line, the run folder."""
     console.print(table)
     lines = [line for line in said if line is not None]
     if (validation := report.get("validation")) is not None:

@@ -47,13 +47,13 @@ from dprec.training.callback import Privacy
 
 
 class Experiment:
-    """The objects that settings describe, made in the order that finds mistakes earliest."""
+    """The objects of a run's settings, made in the order that finds mistakes earliest."""
 
     def __init__(self, settings: Settings, checkpoint: Mapping[str, Any] | None = None) -> None:
         keep_freed_memory()
         tree = settings.tree
         self.settings = settings
-        self.folder: RunFolder | None = None  # where its metrics are, once it has written them
+        self.folder: RunFolder | None = None  # of its metrics, once they are written
         refuse_unsafe(tree["trainer"])
         self.privacy: Privacy | None = settings.make("privacy")
         model: Any = resolve(Learner, tree["model"]["class_path"], "model.class_path")
@@ -83,7 +83,7 @@ class Experiment:
             self.privacy.plan(self.batches, self.steps, self.model.releases)
 
     def _continue(self, named: str | None, checkpoint: Mapping[str, Any] | None) -> None:
-        """Take over items and ledger of the run that this one goes on from, or that a resumed one went on from."""
+        """Take over items and ledger of the run that this one continues, or that a resumed one continued."""
         self.earlier = EarlierRun.read(named) if named is not None and checkpoint is None else None
         self.first_items: list[str] = []
         if self.earlier is not None:
@@ -100,11 +100,11 @@ class Experiment:
             self.data.begin_with(self.first_items)
 
     def going_on_in(self, run: RunFolder) -> AbstractContextManager[None]:
-        """Hold the run that this one goes on from, if it does."""
+        """Lock the run that this one continues, if any."""
         return nullcontext() if self.earlier is None or not first_process() else self.earlier.continued_in(run)
 
     def kind_of_model(self, cls: type[Learner]) -> type[Learner]:
-        """The class to train in place of the named one."""
+        """Return the class to train instead of the named one."""
         return cls
 
     @property
@@ -127,7 +127,7 @@ class Experiment:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a ledger is about; if any of it changes, a resumed run is not the same run."""
+        """What the ledger describes; if any of it changes, a resumed run is not the same run."""
         return {
             f"{self.data.unit}s": self.data.users,
             "data.fingerprint": self.data.fingerprint,
@@ -182,17 +182,17 @@ class Experiment:
         self._fit(trainer, run, resume=checkpoint is not None)  # no step, if the run was killed after its last one
         ranks = group_of(device)
         if ranks.size == 1 and not first_process():
-            return {}  # nothing was trained, so nobody is connected
+            return {}  # nothing was trained, so processes are not connected
         watched = {}
         with _told_once(lambda: self.how_to_continue(run)):
             if getattr(self.data, "validation", False):
                 judged = self.task.judge(self.model, self.data, "validation", self.metrics, device, ranks)
                 judged.pop(RESAMPLED, None)
                 watched = {"validation": judged}
-            # The test is evaluated only here.
+            # Only here the test split is evaluated.
             results = self.task.judge(self.model, self.data, metrics=self.metrics, device=device, ranks=ranks)
         if not first_process():
-            return {}  # the first writes
+            return {}  # the first process writes
         resampled = results.pop(RESAMPLED, None)
         saved = {} if self.privacy is None else self.privacy.strategies.report()  # by strategies for tables
         reveals = what_eana_reveals(self.privacy, self.model, self.data)
@@ -225,7 +225,7 @@ class Experiment:
             try:
                 with _told_once(lambda: self.how_to_continue(run)):
                     trainer.fit(self.model, datamodule=self.data, ckpt_path=str(run.checkpoint) if resume else None)
-            except SystemExit as error:  # Lightning raises this after a second Ctrl-C, and a kind of it after SIGTERM
+            except SystemExit as error:  # Lightning raises this after a second Ctrl-C, and a subclass after SIGTERM
                 raise self._stopped(run, isinstance(error, SIGTERMException) and not pressed()) from None
             except KeyboardInterrupt:  # while Lightning ends a run that the first has stopped
                 raise self._stopped(run, terminated=False) from None
@@ -244,7 +244,7 @@ class Experiment:
         return Terminated(said) if terminated else Stopped(said)
 
     def how_to_continue(self, run: RunFolder) -> str:
-        """Return what is told of a run that was stopped."""
+        """Return the notice for a run that was stopped."""
         command = resume_command(run.path, self.settings.tree)
         if run.checkpoint.exists():
             return f"continue with: {command}"
@@ -260,7 +260,7 @@ class Experiment:
         return [*callbacks, save]  # last, so that a checkpoint holds what the others did in this step
 
     def _facts(self) -> dict[str, Any]:
-        """The part of a checkpoint that allows using the model, and evaluating it on any data, without other files."""
+        """The part of a checkpoint with which the model can be used and evaluated without other files."""
         tree = self.settings.tree
         return {
             "run": self.name,
@@ -296,7 +296,7 @@ class Experiment:
 
 @contextmanager
 def _told_once(after_a_loss: Callable[[], str]) -> Iterator[None]:
-    """What all processes do together: an error of one ends all, and is told once; `after_a_loss` where one is gone."""
+    """A context in which one process's error ends all and is reported once; `after_a_loss()` says how to continue."""
     try:
         with one_line_of_a_card():
             yield

@@ -1,4 +1,4 @@
-"""What settings and data make of a run before it starts: items, batch, steps, sizes of the model, guarantee."""
+"""Plans a run before it starts, from settings and data: items, batch, steps, sizes of the model, guarantee."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from dprec.training.callback import Privacy
 
 
 def batch_for(settings: Settings, users: int, unit: str) -> int:
-    """The batch size of a run. If a recipe's is larger than the data, it was for other data: the usual one is taken.
+    """Return the batch size of a run. If a recipe's is larger than the data, the default is used instead.
 
-    Both follow from the number of users, which is public. What the command line asks for is not changed.
+    Both depend on the number of users, which is public. A value from the command line is not changed.
     """
     given: float | None = settings.tree["data"]["init_args"]["batch_size"]
     if given is None or given <= users or "data.batch_size" in settings.overrides:
@@ -62,7 +62,7 @@ def total_steps(settings: Settings, batches: Any) -> int:
 
 
 def sizes_for(model: type, data: Any) -> dict[str, Any]:
-    """The arguments of the model that the data decides; refuses data that does not have them."""
+    """Return the model's arguments that the data decides; refuse data that does not have them."""
     wanted = [name for name in from_data(model) if name in parameters(model)]
     given = data.sizes
     if "context_rows" in given and "context_rows" not in wanted:
@@ -111,7 +111,7 @@ def planned_run(settings: Settings, users: int | None = None, items: int | None 
     steps = total_steps(settings, batches)
     privacy.plan(batches, steps, _releases(settings, model, data))
     tenths = sorted({max(1, round(steps * tenth / 10)) for tenth in range(1, 11)})
-    # On the way by a coarse grid, of which the last decimal may be 1 too high: that is ten times faster.
+    # Intermediate figures use a coarse grid, ten times as fast; their last decimal may be 1 too high.
     after = [{"steps": done, "epsilon": privacy.planned.epsilon_after(done, COARSE_GRID)} for done in tenths[:-1]]
     after.append({"steps": tenths[-1], "epsilon": privacy.epsilon_after(tenths[-1])})
     one, most = privacy.planned.ledger_after(1), privacy.epsilon or math.inf
@@ -139,14 +139,14 @@ def planned_run(settings: Settings, users: int | None = None, items: int | None 
         "stand_in": notice is not None,
         "notice": notice,
         "unit": batches.unit,
-        "share_by_noise": _share_by_noise(privacy),  # of the rows that nobody reads, with AdaFEST
+        "share_by_noise": _share_by_noise(privacy),  # of the rows that no user reads, with AdaFEST
         **(_rows_with_noise(settings, privacy, model, data, steps) or {}),  # if there is data
-        "periods": len(privacy.sampling.periods),  # passed in order; the sampling rate is then the largest of them
+        "periods": len(privacy.sampling.periods),  # in order; the sampling rate is then their largest
     }
 
 
 def show_plan(plan: Mapping[str, Any], console: Console) -> None:
-    """Print what `planned_run` found as tables."""
+    """Print the result of `planned_run` as tables."""
     notice_box(console, plan["notice"])
     facts = Table(title=plan["run"], title_justify="left", title_style="bold", show_header=False)
     rate = f"q = {plan['sampling_rate']:.4f}" + (f" at most, {plan['periods']} periods" if plan["periods"] else "")
@@ -177,14 +177,14 @@ def show_plan(plan: Mapping[str, Any], console: Console) -> None:
 
 
 def _share_by_noise(privacy: Privacy) -> float | None:
-    """The share of rows that nobody reads and that get noise in a step, by the last AdaFEST of a run."""
+    """Return the share of rows that get noise in a step although no user reads them, with a run's last AdaFEST."""
     found = [strategy for strategy in privacy.strategies.in_order if isinstance(strategy, AdaFEST)]
     own = privacy.sigma * privacy.strategies.gradient_noise_factor
     return found[-1].share_by_noise(own * found[-1].noise_ratio) if found else None
 
 
 def _rows_with_noise(settings: Settings, privacy: Privacy, model: Any, data: Any, steps: int) -> Any:
-    """What AdaFEST does to the rows of a model that is made for this data; None without data or AdaFEST."""
+    """Return `rows_with_noise` of a model made for this data; None without data or AdaFEST."""
     if data is None or len(privacy.sampling.periods) or _share_by_noise(privacy) is None:
         return None
     made = settings.make("model", sizes_for(model, data))
@@ -192,7 +192,7 @@ def _rows_with_noise(settings: Settings, privacy: Privacy, model: Any, data: Any
 
 
 def _of_rows(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """How many rows get noise, in a draw of these users, and the paper's Equation 2."""
+    """Return lines about the number of rows with noise, in a draw of these users, and the paper's Equation 2."""
     counted = f"about {plan['rows_with_noise']:,.0f} of {plan['rows']:,} a step (one draw; not private)"
     most = plan["most_removed"]
     better = (
@@ -219,7 +219,7 @@ def _say_what_is_left_out(summary: Mapping[str, Any]) -> None:
 
 
 def _releases(settings: Settings, model: type[Learner], data: Any) -> tuple[Release, ...]:
-    """The releases of the model before training: from its class if the class must know them, else from a model."""
+    """Return the model's releases before training: from its class if that defines them, otherwise from a model."""
     if model.releases is Learner.releases:
         return ()
     if _place(model, "releases_of") <= min(_place(model, "releases"), _place(model, "__init__")):
@@ -234,12 +234,12 @@ def _releases(settings: Settings, model: type[Learner], data: Any) -> tuple[Rele
 
 
 def _place(cls: type, name: str) -> int:
-    """The position among a class and its bases of the one that defines this name."""
+    """Return the position, among a class and its bases, of the one that defines this name."""
     return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
 
 
 def _released(releases: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The text about releases: a line for those of all users and one for those of periods; equal ones appear once."""
+    """Return lines about releases: one for those of all users and one for those of periods, without repeats."""
     told: dict[str, list[str]] = {}
     for one in releases:
         when = "released before" if one["period"] is None else "released by period"
@@ -248,9 +248,9 @@ def _released(releases: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str, Any] | None = None) -> None:
-    """Choose the items if the data needs it, and enter the choice in the ledger; a resumed run keeps its items.
+    """Choose the items if the data needs it, and record the choice in the ledger; a resumed run keeps its items.
 
-    `checkpoint` is what the run wrote before, by `dprec.fit` or by a trainer of one's own: what torch.load returns.
+    `checkpoint` is what torch.load returns for the run's checkpoint, by `dprec.fit` or by your own trainer.
     """
     if not getattr(data, "awaits_catalogue", False):
         return
@@ -273,7 +273,7 @@ def settle_catalogue(data: Any, privacy: Privacy | None, checkpoint: Mapping[str
 
 
 def _kept(checkpoint: Mapping[str, Any], data: str, privacy: Privacy | None) -> tuple[list[str], Mapping[str, Any]]:
-    """The items that a run chose, and its ledger."""
+    """Return the items that a run chose, and its ledger."""
     if (ours := checkpoint.get("dprec")) is not None and ours["identity"]:  # as dprec.fit wrote it
         return ours["catalogue"], ours["guarantee"]
     try:

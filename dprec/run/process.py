@@ -1,4 +1,4 @@
-"""What a run asks of its process: Ctrl-C ends it after a step, a GPU's errors are one line, freed memory stays."""
+"""Process settings of a run: Ctrl-C stops after a step, a GPU's errors are one line, freed memory is kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dprec.errors import UserError
 if TYPE_CHECKING:
     import pytorch_lightning as pl
 
-# Ctrl-C: the step that it falls into is the last, and saved; a second one ends the run at once.
+# Ctrl-C: the run stops after the current step and is saved; a second Ctrl-C ends it at once.
 
 
 _SAID = "\nstopping after this step, which is saved; Ctrl-C again stops at once\n"
@@ -27,7 +27,7 @@ _SAID = "\nstopping after this step, which is saved; Ctrl-C again stops at once\
 
 @contextmanager
 def stopped_after_a_step(trainer: pl.Trainer) -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C do to this trainer what SIGTERM does; yield what tells whether it has been pressed."""
+    """Let Ctrl-C stop this trainer as SIGTERM does; yield a function that tells whether it was pressed."""
     before, pressed = signal.getsignal(signal.SIGINT), False
 
     def press(number: int, frame: Any) -> None:
@@ -35,7 +35,7 @@ def stopped_after_a_step(trainer: pl.Trainer) -> Iterator[Callable[[], bool]]:
         pressed = True
         signal.signal(signal.SIGINT, before)
         if first_process():
-            os.write(2, _SAID.encode())  # which may fall into anybody's print
+            os.write(2, _SAID.encode())  # a print may be running, so no print here
         trainer._signal_connector._sigterm_notifier_fn(signal.SIGTERM, frame)  # type: ignore[arg-type]
 
     ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
@@ -48,12 +48,12 @@ def stopped_after_a_step(trainer: pl.Trainer) -> Iterator[Callable[[], bool]]:
             signal.signal(signal.SIGINT, before)
 
 
-# What a GPU's errors mean to a user: one line, as for any mistake.
+# A GPU's errors as one line for the user.
 
 
 @contextmanager
 def one_line_of_a_card() -> Iterator[None]:
-    """Raise what a GPU's error means in its place."""
+    """Replace a GPU's error by a one-line explanation."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -68,10 +68,10 @@ def one_line_of_a_card() -> Iterator[None]:
         ) from error
 
 
-# Freed memory stays in the process: on a small virtual machine a fresh page costs ten times a step's work on it.
+# Freed memory stays in the process: on a small virtual machine, a new page costs ten times a step's work on it.
 
 
-# glibc's names of what `mallopt` sets, the variable by which a person does, and what a run takes.
+# glibc's parameters of `mallopt`, the corresponding environment variables, and a run's values.
 _TRIM, _TOP_PAD, _MMAP = -1, -2, -3
 _KEPT = (
     (_TRIM, "MALLOC_TRIM_THRESHOLD_", 1 << 30),
@@ -81,7 +81,7 @@ _KEPT = (
 
 
 def keep_freed_memory() -> bool:
-    """Ask the C library for this, where it can be asked and nobody has by the environment; return whether it was."""
+    """Set this in the C library, if it is supported and the environment has not set it; return whether it was set."""
     set_already = any(variable in os.environ for _, variable, _ in _KEPT)
     if sys.platform != "linux" or set_already or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return False

@@ -1,4 +1,4 @@
-"""Which rows of tables the users of some data read: what EANA reveals, and how many rows AdaFEST gives noise."""
+"""Finds the table rows that users of some data read: for what EANA reveals, and how many rows AdaFEST gives noise."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Some:
 
 
 def rows_read(strategy: Strategy, model: Any, data: Any, rate: float = 1.0) -> Pairs:
-    """Return what users read of a strategy's tables: all of them, or each with a chance of `rate`."""
+    """Return the rows of a strategy's tables that users read: all users, or each with probability `rate`."""
     parameters = trained_parameters(model)
     space = RowSpace(named(tables_of(model, parameters), strategy.tables, strategy.least_rows))
     device = space.device
@@ -53,7 +53,7 @@ def widths(space: RowSpace) -> np.ndarray:
 
 
 def what_eana_reveals(privacy: Privacy | None, model: Any, data: Any) -> dict[str, Any] | None:
-    """Return what stands in place of an ε; None for a run that has no such strategy."""
+    """Return the figures that a run with EANA reports instead of an ε; None for other runs."""
     broken = next((strategy for strategy in (privacy.strategies.in_order if privacy else ()) if strategy.broken), None)
     if privacy is None or broken is None or not privacy.sigma:
         return None
@@ -67,9 +67,9 @@ def what_eana_reveals(privacy: Privacy | None, model: Any, data: Any) -> dict[st
 
 
 def rows_with_noise(privacy: Privacy, model: Any, data: Any, steps: int) -> dict[str, float] | None:
-    """Return how many rows AdaFEST is expected to give noise in a step, for one draw of users, and its Equation 2.
+    """Return the expected number of rows to which AdaFEST adds noise in a step, for one draw, and its Equation 2.
 
-    None where another strategy chooses first, or there is none. It reads a batch, so it is not private.
+    None if another strategy chooses first, or there is none. It reads a batch, so it is not private.
     """
     strategies = privacy.strategies.in_order
     if len(strategies) != 1 or not isinstance(ada := strategies[0], AdaFEST):

@@ -1,4 +1,4 @@
-"""The Lightning trainer of a run: the switches that it refuses, how it says its progress, and what it saves."""
+"""The Lightning trainer of a run: the switches that it refuses, its progress display, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refuse_unsafe(trainer: Mapping[str, Any]) -> None:
 
 
 def _refuse_no_card(accelerator: object) -> None:
-    """Refuse a GPU that is not there, and Metal, on which nothing can be added up in float64."""
+    """Refuse a missing GPU, and Metal, which has no float64 for sums."""
     metal = accelerator == "mps" or (accelerator == "gpu" and torch.backends.mps.is_available())
     if torch.cuda.is_available() or not (metal or accelerator in ("gpu", "cuda")):
         return
@@ -57,7 +57,7 @@ def _refuse_no_card(accelerator: object) -> None:
 
 
 def said_of(device: torch.device) -> str:
-    """Return what a run says of the device that it trains on."""
+    """Return a run's notice about its training device."""
     if device.type == "cuda":
         return f"trains on {torch.cuda.get_device_name(device)}"
     threads = torch.get_num_threads()
@@ -73,7 +73,7 @@ def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list
     if options["accelerator"] == "auto":  # Lightning's own choice may be Metal
         options["accelerator"] = "gpu" if torch.cuda.is_available() else "cpu"
     options |= {
-        "enable_progress_bar": False,  # ours shows ε
+        "enable_progress_bar": False,  # dprec's own shows ε
         "default_root_dir": str(run.path),
         "max_steps": steps,
         "max_epochs": -1,
@@ -87,7 +87,7 @@ def make_trainer(settings: Settings, run: RunFolder, steps: int, callbacks: list
     except (MisconfigurationException, ValueError, TypeError, ImportError) as error:
         raise UserError(f"trainer: {error}") from None
     refuse_strategy(trainer)
-    if settings.tree["trainer"]["logger"] not in (None, True, False):  # the run folder has them already
+    if settings.tree["trainer"]["logger"] not in (None, True, False):  # the run folder has loggers already
         for logger in trainer.loggers:
             logger.log_hyperparams(settings.flat)
     return trainer
@@ -99,7 +99,7 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-LINES = 10  # in a run, and more where these are further apart than:
+LINES = 10  # in a run; more if these would be further apart than:
 MOST_SECONDS = 30.0
 
 
@@ -113,7 +113,7 @@ class TrainingProgress(pl.Callback):
         self.console = console
         self._lines, self._said = 0, 0.0
         self._judged = 0  # the step of the last evaluation
-        self._first_step = 0  # before it the model was looked at: what comes then tells the pace
+        self._first_step = 0  # the pace is measured after it: the model was checked before
         self._started = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -158,7 +158,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 torch.save(checkpoint, temporary)
             except RuntimeError as error:
                 if not any(name in str(error) for name in ("PytorchStreamWriter", "inline_container")):
-                    raise  # not torch's writer of files, which does not say what the system said
+                    raise  # instead of the error of torch's writer, which hides the system's message
                 raise OSError(errno.ENOSPC, "the disk takes no more") from error
 
         replace_file(Path(path), write)
@@ -168,10 +168,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class SaveRun(pl.Callback):
-    """Saves ``checkpoints/last.ckpt`` at intervals and at the end, with everything that using the model needs.
+    """Saves ``checkpoints/last.ckpt`` at intervals and at the end, with everything that is needed to use the model.
 
-    ``facts`` are plain values that do not change during training; ``guarantee`` returns what holds at this step. The
-    state of torch's generator stays out, because it reveals how long the histories of the drawn users were.
+    ``facts`` are plain values that do not change during training; ``guarantee`` returns the guarantee at this step. The
+    state of torch's generator is left out, because it reveals how long the histories of the drawn users were.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class SaveRun(pl.Callback):
         self._save(trainer)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """This exception is raised between two steps, in all processes alike, so the run can go on from here."""
+        """Save after SIGTERM: it is raised between two steps, in all processes, so the run can continue from here."""
         if isinstance(exception, SIGTERMException):
             self._save(trainer)
 
@@ -213,7 +213,7 @@ class SaveRun(pl.Callback):
         if trainer.global_step == self._saved_at:
             return
         with full_disk_is_one_line(self.run):
-            if trainer.is_global_zero:  # first, so that it never tells less than a checkpoint that is there
+            if trainer.is_global_zero:  # first, so that it never reports less than an existing checkpoint
                 write_json(self.run.privacy, self.guarantee())
             trainer.save_checkpoint(self.run.checkpoint)  # by all processes, of which the first writes
             self._saved_at = trainer.global_step

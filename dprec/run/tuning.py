@@ -1,4 +1,4 @@
-"""Chooses settings privately: trains some of them, scores each with noise, and keeps the best run alone."""
+"""Chooses settings privately: trains some of them, scores each with noise, and keeps only the best run."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from dprec.run.tasks.ranking import Ranking
 
 Candidate = tuple[tuple[str, str], ...]  # settings, as on a command line
 
-QUIET = Console(quiet=True)  # of the runs: what they print has exact figures, also of the test
-SAME_LOG = frozenset({"batch_size", "max_length", "one_target", "tokens"})  # of `data`: they read the same users
+QUIET = Console(quiet=True)  # for the runs, which print exact figures, also of the test
+SAME_LOG = frozenset({"batch_size", "max_length", "one_target", "tokens"})  # settings of `data` with the same users
 
 
 def candidates_of(tried: Sequence[str]) -> list[Candidate]:
-    """Every combination of the values that `--try KEY=VALUE,VALUE` names.
+    """Return every combination of the values of `--try KEY=VALUE,VALUE`.
 
     >>> candidates_of(["model.learning_rate=0.01,0.02", "data.batch_size=512"])[1]
     (('model.learning_rate', '0.02'), ('data.batch_size', '512'))
@@ -76,7 +76,7 @@ def said(candidate: Candidate) -> str:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A recipe, the settings to choose among, and the price."""
+    """A recipe, the settings to choose from, and the price."""
 
     line: CommandLine
     candidates: list[Candidate]
@@ -128,7 +128,7 @@ class Tuning:
 
     @property
     def promise(self) -> str:
-        """The sentence that stands before that of the kept run."""
+        """The sentence before that of the chosen run."""
         return (
             f"({round_up(self.price.epsilon)}, {round_up(self.price.budget.delta)})-differential privacy per "
             f"{self.unit} for the choice of this run among a random number of runs, {self.repeated.mean:g} on average, "
@@ -137,7 +137,7 @@ class Tuning:
         )
 
     def show(self, console: Console) -> None:
-        """What will be tried, and what it costs."""
+        """Print what will be tried, and its cost."""
         price = self.price
         for text in (
             f"{len(self.candidates)} settings; {self.repeated.mean:g} runs on average, each with one of them, drawn",
@@ -149,7 +149,7 @@ class Tuning:
             console.print(text, soft_wrap=True)
 
     def run(self, console: Console) -> Path:
-        """Train, or go on, and return the folder of the run that is kept."""
+        """Train, or continue, and return the folder of the chosen run."""
         result, best = self.folder / "tune.json", self.folder / "best"
         if result.exists():
             raise UserError(f"{self.folder} holds a finished choice: give another --out")
@@ -183,7 +183,7 @@ class Tuning:
         return best
 
     def compare(self, best: Path, console: Console) -> None:
-        """Train the recipe as it is, with the whole budget, and say which is better on validation data."""
+        """Train the unchanged recipe with the whole budget, and print which is better on validation data."""
         with tempfile.TemporaryDirectory() as folder, heard_by(_nobody):
             plain = RunFolder(Path(folder) / "untuned")
             start(parse(_with(self.line, [("out", str(plain.path))])), QUIET, Experiment)
@@ -212,13 +212,13 @@ class Tuning:
 
     @property
     def _current(self) -> RunFolder:
-        """Where every run is trained: one name for all, since a number would tell how many there were."""
+        """The folder of every run: one name for all, since a number would reveal how many there were."""
         return RunFolder(self.folder / "current")
 
     def _settle(self, scores: Sequence[float]) -> None:
-        """Keep the run that was scored last if it is the best so far, and delete the other."""
+        """Keep the run that was scored last if it is the best so far; delete the other."""
         run, best = self._current.path, self.folder / "best"
-        if not run.exists():  # this was done, and then the process was killed
+        if not run.exists():  # done already, before the process was killed
             return
         if scores[-1] == max(scores):
             shutil.rmtree(best, ignore_errors=True)
@@ -249,7 +249,7 @@ class Tuning:
         promise, epsilon, assumed, coarse = self.promise, self.price.epsilon, self.assumptions, self.coarse
 
         class Tuned(Experiment):
-            """A run of which the choice has to be paid, too."""
+            """A run whose guarantee includes the cost of the choice."""
 
             def __init__(self, settings: Settings, checkpoint: Mapping[str, Any] | None = None) -> None:
                 super().__init__(settings, checkpoint)
@@ -289,9 +289,9 @@ class Tuning:
 
 
 def always_scoring(cls: Any) -> Any:
-    """Return a model that scores 0 for all items wherever a user's scores are not finite, which ranks their item last.
+    """Return a model that scores 0 for all items if a user's scores are not finite, which ranks the user's item last.
 
-    An error would end the run, and that a run ended depends on its users, by no law that the price knows.
+    An error would end the run. Whether it ends would depend on its users, which the price does not cover.
     """
 
     class Scoring(cls):  # type: ignore[misc]
@@ -306,7 +306,7 @@ def always_scoring(cls: Any) -> Any:
 def user_by_user(model: Any, held_out: RankingUsers, metric: str, gains: Mapping[str, Any] = GAINS) -> float:
     """Return the sum of a metric over users, each ranked alone.
 
-    In a batch, a user's scores are rounded as the lengths of others would have it, which may swap items that are close.
+    In a batch, the rounding of a user's scores depends on others' lengths, which may swap items with close scores.
     """
     kind, _, cutoff = metric.partition("@")
     alone, total = copy.copy(held_out), 0.0
@@ -320,7 +320,7 @@ def user_by_user(model: Any, held_out: RankingUsers, metric: str, gains: Mapping
 
 
 def _nobody(text: str) -> None:
-    """Hear nothing: what a run says of its data was said with the price."""
+    """Do nothing: the notices about the data were printed with the price."""
 
 
 def _on_validation(run: RunFolder, metric: str) -> float:
@@ -337,7 +337,7 @@ def _with(line: CommandLine, more: Sequence[tuple[str, str]]) -> CommandLine:
 
 
 def _refuse_other_log(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Who counts as a user, and of which events, is not for a choice: its price holds for one answer alone."""
+    """Refuse settings that change the users or their events: the price holds only if these are the same."""
     settings, others = own["init_args"], other["init_args"]
     changed = [key for key in settings | others if settings.get(key) != others.get(key)]
     fixed = sorted({*changed} - SAME_LOG)
@@ -349,7 +349,7 @@ def _refuse_other_log(own: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
 
 def _refuse_unfit(experiment: Experiment, named: str) -> None:
-    """Refuse what no choice can be made of, or whose price is not known."""
+    """Refuse experiments that cannot be chosen from, or whose price is not known."""
     privacy, tree = experiment.privacy, experiment.settings.tree
     if privacy is None or privacy.epsilon is None:
         raise UserError("tune needs a budget that pays for the choice: add --privacy.epsilon 8")

@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its folder and lock, checkpoints, whom to trust, and how it goes on."""
+"""A run on disk: its folder and lock, checkpoints, trusted modules, resuming and continuing."""

@@ -1,4 +1,4 @@
-"""Reads checkpoints of a run, loads the model from one, and writes that of a script's model."""
+"""Reads checkpoints of runs, loads models from them, and writes those of scripts' models."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from dprec.run.saved.folder import RunFolder, checkpoint_of, replace_file
 
 
 def read_checkpoint(path: Path, every_byte: bool = False) -> dict[str, Any]:
-    """A checkpoint that dprec wrote; it is loaded with ``weights_only``, so nothing in it can run.
+    """Read a checkpoint that dprec wrote, with ``weights_only``, so that it cannot run code.
 
-    With ``every_byte``, its weights too are compared with their checksums, which loading alone does not do.
+    With ``every_byte``, the weights are also compared with their checksums, which loading alone does not do.
     """
     try:
         if every_byte:
             _refuse_changed_bytes(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a file that is no checkpoint, torch says more than that it is none
+            warnings.simplefilter("ignore")  # torch's warnings about a file that is no checkpoint
             checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         # torch.load raises many kinds of error for a damaged pickle or zip.
@@ -61,10 +61,10 @@ def _refuse_changed_bytes(path: Path) -> None:
 
 
 def load_run(run: str, trusted: Sequence[str] = ()) -> tuple[dict[str, Any], Learner]:
-    """The checkpoint of a run folder or a file, and the trained model in it; no data is needed.
+    """Return the checkpoint of a run folder or a file, and the trained model in it; no data is needed.
 
-    Says of a run that has not taken all of its steps that it is unfinished. The author of the file cannot run code
-    here: a class outside of dprec is imported only from `trusted` modules.
+    Print a notice if the run has not taken all of its steps. The author of the file cannot run code here: a class
+    outside of dprec is imported only from `trusted` modules.
     """
     path = checkpoint_of(run)
     checkpoint = read_checkpoint(path)
@@ -91,17 +91,17 @@ def _made_of(described: Mapping[str, Any], state: Mapping[str, Any], path: Path)
 
 
 def save(trained: Any, file: str | Path, data: Any, **arguments: Any) -> None:
-    """Write a module that ranks as a checkpoint that `dprec.load` and the commands take, from a script's own training.
+    """Write a ranking module from your own training as a checkpoint for `dprec.load` and the commands.
 
-    A module ranks by `scores(batch)`, which gives a number for every item (B, items) of histories (B, T) of item
-    numbers. The checkpoint names its class, so this has to be in a module that can be imported.
+    The module has `scores(batch)`, which returns a number for every item (B, items) for histories (B, T) of item
+    numbers. The checkpoint names its class, which has to be in a module that can be imported.
 
     Args:
-        trained: what `dprec.private` returned, a Lightning trainer, or a module that was trained without privacy, and
-            is then said to be so.
+        trained: what `dprec.private` returned, a Lightning trainer, or a module that was trained without privacy,
+            which the checkpoint then states.
         file: the checkpoint, such as "mine.ckpt".
         data: the `Sequences` that it was trained on, or the items' raw ids in the order of their numbers, from 1 on.
-        arguments: what the module's class is made with, as far as the data does not decide it.
+        arguments: arguments of the module's class that the data does not decide.
 
     >>> import tempfile, torch
     >>> from dprec import GRU, Sequences, load, private, save
@@ -127,7 +127,7 @@ def save(trained: Any, file: str | Path, data: Any, **arguments: Any) -> None:
     taken = parameters(resolve(Learner, name, "the model"))
     made = {one: size for one, size in sizes.items() if one in taken} | getattr(model, "arguments", {}) | arguments
     assumed = [*getattr(data, "assumptions", ()), *getattr(model, "assumptions", ())]
-    with trained.public() if hasattr(trained, "public") else nullcontext():  # rows that owe noise have paid it
+    with trained.public() if hasattr(trained, "public") else nullcontext():  # with the noise that rows owed
         state = {one: tensor.detach().cpu().clone() for one, tensor in model.state_dict().items()}
     promise: dict[str, Any] = {"guarantee": NOT_PRIVATE}
     if run is not None:
@@ -135,12 +135,12 @@ def save(trained: Any, file: str | Path, data: Any, **arguments: Any) -> None:
             assumed = [f"the number of {run.sampling.unit}s ({run.sampling.users})", "the list of items", *assumed]
         promise = run.promise(assumed) | {"guarantee": getattr(trained, "guarantee", run.guarantee)(assumed)}
     ours = kept_as(type(model), made, data, steps, promise)
-    _made_of(ours["model"], state, Path(file))  # or nobody could load it
+    _made_of(ours["model"], state, Path(file))  # otherwise it could not be loaded
     replace_file(Path(file), lambda part: torch.save({"state_dict": state, "dprec": ours}, part))
 
 
 def _trained(trained: Any) -> tuple[nn.Module, Any, int]:
-    """The module, the private run that trained it if one did, and how many steps it took."""
+    """Return the module, the private run that trained it, if any, and the number of its steps."""
     if isinstance(trained, nn.Module):
         return trained, None, 0
     if isinstance(module := getattr(trained, "lightning_module", None), nn.Module):

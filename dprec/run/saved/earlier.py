@@ -1,7 +1,7 @@
-"""The run that another one goes on from: its model and its ledger.
+"""The run that another one continues: its model and its ledger.
 
-Two runs that went on from the same one would each state a cost without the other's. So a run is continued once, and is
-not resumed after that; a note in its folder says where it goes on.
+Two runs that continued the same one would each state a cost without the other's. So a run can be continued once, and
+not be resumed after that; a note in its folder names the run that continues it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dprec.notices import say
 from dprec.run.saved.checkpoints import read_checkpoint
 from dprec.run.saved.folder import RunFolder, training_alone
 
-# What may differ from the earlier run: no row of a table gets another meaning by it.
+# Settings that may differ from the earlier run, because they do not change the meaning of a table's rows.
 OTHER_MODEL = {*signature(Learner).parameters, "items"}
 OTHER_DATA = {
     *("dataset", "path", "format", "cache", "on_missing", "where", "header", "days", "test_path", "one_target"),
@@ -35,20 +35,20 @@ OTHER_DATA = {
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A run that was trained, perhaps not to its end. What it has spent is in its checkpoint, beside the weights."""
+    """A run that was trained, perhaps not to its end. Its checkpoint has its spending beside the weights."""
 
     folder: RunFolder
     checkpoint: Mapping[str, Any]
 
     @classmethod
     def read(cls, named: str) -> EarlierRun:
-        """Return the run in a folder, or the last one of those in a folder of runs."""
+        """Return the run in a folder, or the last one in a folder of runs."""
         folder = last_run(Path(named))
         return cls(folder, read_checkpoint(folder.checkpoint, every_byte=True))
 
     @property
     def promise(self) -> Mapping[str, Any]:
-        """What its checkpoint states, and the events of its ledger."""
+        """The guarantee in its checkpoint, and the events of its ledger."""
         kept: Mapping[str, Any] = self.checkpoint["dprec"]["guarantee"]
         return kept
 
@@ -59,7 +59,7 @@ class EarlierRun:
         return items
 
     def refuse_other(self, now: Mapping[str, Any], data: Any) -> None:
-        """Refuse another model, and data that gives its rows another meaning; `now` is what a checkpoint would hold."""
+        """Refuse another model, and data that changes its rows' meaning; `now` has a new checkpoint's facts."""
         for group, free in (("model", OTHER_MODEL), ("data", OTHER_DATA)):
             first, second = self.checkpoint["dprec"][group], now[group]
             old, new = ({"class_path": each["class_path"], **(each["init_args"] or {})} for each in (first, second))
@@ -72,7 +72,7 @@ class EarlierRun:
 
     @torch.no_grad()
     def hand_on(self, model: Learner) -> None:
-        """Give a new model the weights; items that only it has keep the rows that they start with."""
+        """Copy the weights into a new model; items that only it has keep their initial rows."""
         old, items = self.checkpoint["state_dict"], len(self.items) + 1
         for name, value in model.state_dict().items():
             before = old.get(name)
@@ -81,7 +81,7 @@ class EarlierRun:
             value[: len(before)].copy_(before) if value.dim() else value.copy_(before)
 
     def refuse_older(self, summary: Mapping[str, Any], content: str | None) -> None:
-        """Refuse a log that ends before the earlier run's, by what its owner has of that; tell of the same log."""
+        """Refuse a log that ends before the earlier run's, by its private facts; print a notice for the same log."""
         before, now = (str(each.get("times")).rpartition(" to ")[2] for each in (self.folder.facts, summary))
         dates = before[:1].isdigit() and now[:1].isdigit() and "-" in before and "-" in now
         if dates and now < before:
@@ -91,7 +91,7 @@ class EarlierRun:
 
     @contextmanager
     def continued_in(self, run: RunFolder) -> Iterator[None]:
-        """Hold the folder while another run goes on from it, and note there where it goes on."""
+        """Lock the folder while another run continues it, and note that run there."""
         with training_alone(self.folder.config):
             self.folder.refuse_if_continued()
             if read_checkpoint(self.folder.checkpoint)["dprec"]["step"] != self.checkpoint["dprec"]["step"]:
@@ -108,7 +108,7 @@ class EarlierRun:
 
 
 def last_run(named: Path) -> RunFolder:
-    """The run of this folder, or of the runs in it the one that none goes on from."""
+    """Return the run of this folder, or of the runs in it the one that no other continues."""
     run = RunFolder(named)
     if not run.holds_a_run:
         inside = map(RunFolder, sorted(named.iterdir())) if named.is_dir() else ()

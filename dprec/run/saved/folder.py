@@ -1,4 +1,4 @@
-"""A run's folder: its files, how a run claims it, and how files are written so that no part of one is ever seen."""
+"""A run's folder: its files, how a run claims it, and atomic writing of files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 from dprec.cli.command import finite
 from dprec.errors import UserError
 
-FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")}  # no room, quota, limit of a file
+FULL = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")}  # disk full, quota, file too large
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RunFolder:
 
     @property
     def quoted(self) -> str:
-        """The path as a shell takes it."""
+        """The path, quoted for a shell."""
         return shlex.quote(str(self.path))
 
     @property
@@ -46,7 +46,7 @@ class RunFolder:
 
     @property
     def promise(self) -> dict[str, Any]:
-        """The content of privacy.json; older versions did not say when a run began, but when the file was written."""
+        """The content of privacy.json; if an older version did not record the start, the file's time is used."""
         written = datetime.fromtimestamp(self.privacy.stat().st_mtime, timezone.utc).isoformat()
         return {"began": written, **json.loads(self.privacy.read_text(encoding="utf-8"))}
 
@@ -56,17 +56,17 @@ class RunFolder:
 
     @property
     def data(self) -> Path:
-        """What was read and dropped: exact counts and a hash of all records, private data."""
+        """Counts of what was read and dropped, and a hash of all records: private data."""
         return self.path / "logs" / "data.json"
 
     @property
     def resampled(self) -> Path:
-        """The means of resampled held-out users, by which runs are compared: private data."""
+        """The means of resampled held-out users, with which runs are compared: private data."""
         return self.path / "logs" / "resampled.json"
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is in `data`, where it is recorded."""
+        """The content of `data`; empty if it is missing."""
         try:
             return dict(json.loads(self.data.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -74,17 +74,17 @@ class RunFolder:
 
     @property
     def content(self) -> str | None:
-        """The hash of the records that the run began with, where it is recorded."""
+        """The hash of the records that the run began with, if it is recorded."""
         return self.facts.get("content")
 
     @property
     def next(self) -> Path:
-        """The note of where another run goes on from this one, relative to this folder."""
+        """The note that names the run which continues this one, relative to this folder."""
         return self.path / "next"
 
     @property
     def goes_on_in(self) -> Path | None:
-        """The folder of that run; one that stopped before its first checkpoint does not count: it released nothing."""
+        """The folder of that run, or None; a run that stopped before its first checkpoint released nothing."""
         if not self.next.is_file():
             return None
         path = Path(os.path.normpath(self.path / self.next.read_text(encoding="utf-8").strip()))
@@ -97,7 +97,7 @@ class RunFolder:
 
     @property
     def chosen_instead(self) -> str | None:
-        """What to say of a folder that is no run, but in which `dprec tune` has kept one."""
+        """A hint for a folder that is no run, but in which `dprec tune` has kept one."""
         best = self.path / "best"
         return f"since it holds the runs of dprec tune: give {best}" if best.is_dir() else None
 
@@ -133,7 +133,7 @@ class RunFolder:
             raise UserError(f"cannot write the run folder {self.path}: {error.strerror}") from None
 
     def _make(self) -> None:
-        """Make the folder, unreadable for others because some files are not private. Keep an old folder's rights."""
+        """Make the folder, unreadable for others, as some files are not private; keep an old folder's permissions."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
@@ -145,7 +145,7 @@ class RunFolder:
             )
 
     def clear_parts(self) -> None:
-        """Remove what a killed process was still writing; only while no other process trains here."""
+        """Remove partial files of a killed process; only while no other process trains here."""
         for folder in (self.path, self.path / "logs", self.checkpoint.parent):
             for part in folder.glob(".*.part"):
                 part.unlink(missing_ok=True)
@@ -179,7 +179,7 @@ class RunFolder:
 
 @contextmanager
 def full_disk_is_one_line(run: RunFolder) -> Iterator[None]:
-    """Say which file of a run the disk did not take, and how to go on."""
+    """Turn a full disk's error into one line: which file was not written, and how to continue."""
     try:
         yield
     except OSError as error:
@@ -197,7 +197,7 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def write_private_json(path: Path, values: Mapping[str, Any]) -> None:
-    """The same, readable by the owner alone."""
+    """Write strict JSON as `write_json` does, readable by the owner alone."""
     write_private(path, json.dumps(finite(values), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -212,7 +212,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Call ``write(temporary path)``, then rename once: after a kill, either the old or the new file is there."""
+    """Call ``write(temporary path)``, then rename once: after a kill, either the old or the new file exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -225,7 +225,7 @@ def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def checkpoint_of(run: str) -> Path:
-    """The checkpoint that RUN names: the last one of a run folder, or a .ckpt file."""
+    """Return the checkpoint of RUN: the last one of a run folder, or a .ckpt file."""
     path = Path(run)
     if path.is_file():
         return path
@@ -250,7 +250,7 @@ except ImportError:  # a platform without POSIX locks
 
 @contextmanager
 def training_alone(config: Path) -> Iterator[None]:
-    """Hold a lock on a run's config.yaml, which every run has and no run rewrites; refuse if another process holds it.
+    """Lock a run's config.yaml, which every run has and no run rewrites; refuse if another process has the lock.
 
     The system releases the lock when the process ends, so a killed run leaves nothing to clean up.
     """

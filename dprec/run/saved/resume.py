@@ -1,6 +1,6 @@
-"""Continues a run with the settings of its start; refuses other settings, other data, and code that nobody trusts.
+"""Resumes a run with the settings of its start; refuses other settings, other data, and untrusted code.
 
-What the guarantee rests on is compared by `accounting/plan`, also where a script resumes.
+`accounting/plan` compares the settings on which the guarantee depends, also if a script resumes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dprec.run.saved.folder import RunFolder
 from dprec.training.callback import Privacy
 
 STEPS = ("trainer.max_steps", "trainer.max_epochs")
-# The place of the data, its micro-batches and the ranked users change neither the guarantee nor the model.
+# The data's path, its micro-batches and the ranked users change neither the guarantee nor the model.
 FREE = (
     "out",
     "name",
@@ -42,7 +42,7 @@ FREE = (
 
 
 def folder_to_resume(line: CommandLine) -> RunFolder | None:
-    """The run that ``--resume RUN`` asks to continue."""
+    """Return the run of ``--resume RUN``."""
     resume, out = line.options.resume, dict(line.overrides).get("out")
     if resume is None:
         return None
@@ -59,7 +59,7 @@ def folder_to_resume(line: CommandLine) -> RunFolder | None:
 
 
 def begin_from(line: CommandLine, trusted: Sequence[str] = ()) -> None:
-    """Read ``--continue-from RUN``: without a recipe, a new run has the settings of that one, too."""
+    """Read ``--continue-from RUN``: without a recipe, the new run also takes that run's settings."""
     if (named := line.options.continue_from) is None:
         return
     line.overrides.append(("continue_from", named))
@@ -72,10 +72,10 @@ def begin_from(line: CommandLine, trusted: Sequence[str] = ()) -> None:
 def stored_settings(
     line: CommandLine, run: RunFolder, trusted: Sequence[str] = ()
 ) -> tuple[Settings, dict[str, Any] | None]:
-    """The run's settings, with the settings that may change from ``line``, and its checkpoint if it has one.
+    """Return the run's settings, with changes of ``line`` that are allowed, and its checkpoint if it has one.
 
-    Any other setting is refused in one line. The folder may come from elsewhere: what it names outside of dprec is
-    imported only from `trusted` modules.
+    Any other change is refused. The folder may come from elsewhere: names outside of dprec are imported only from
+    `trusted` modules.
     """
     for key in [normal(key) for key, _ in line.overrides]:
         if not _is_free(key):
@@ -103,7 +103,7 @@ def refuse_other_data(checkpoint: Mapping[str, Any], identity: Mapping[str, Any]
 
 
 def refuse_other_content(content: str | None, run: RunFolder) -> None:
-    """Refuse other events of as many users, by what the owner alone has of the start, where it is still there."""
+    """Refuse other events of as many users, by the private hash in the run's folder, if it is still there."""
     if (began := run.content) is not None and began != content:
         raise UserError(
             f"cannot resume {run.path}: the log has changed since this run began: resume with the log of its start, "
@@ -111,10 +111,10 @@ def refuse_other_content(content: str | None, run: RunFolder) -> None:
         )
 
 
-# What dprec and Lightning let a recipe name. Their settings are plain values, or texts that are looked at here.
+# Names of dprec and Lightning that a recipe may have. Their settings are plain values, or texts that are checked here.
 KNOWN = (*OWN, "dprec.sparsity", path_of(Privacy))
-PATTERNS = "tables"  # of a strategy: patterns of parameters' names, which nothing is looked up by
-LOCAL = {"CSVLogger", "TensorBoardLogger"}  # other loggers send a run to whom its settings name
+PATTERNS = "tables"  # of a strategy: patterns of parameters' names, which are not imported
+LOCAL = {"CSVLogger", "TensorBoardLogger"}  # other loggers send a run to the address in its settings
 
 
 def refuse_foreign_config(config: Path, trusted: Sequence[str] = ()) -> None:
@@ -127,14 +127,14 @@ def refuse_foreign_config(config: Path, trusted: Sequence[str] = ()) -> None:
 
 
 def resume_command(folder: Path, tree: Mapping[str, Any]) -> str:
-    """The command that continues the run of these settings, with the modules that it must trust."""
+    """Return the command that resumes the run of these settings, with the modules that it must trust."""
     modules = dict.fromkeys(name.rpartition(".")[0] or name for name in foreign_names(tree))
     trust = f" --trust {','.join(modules)}" if modules else ""
     return f"python -m dprec.fit --resume {RunFolder(folder).quoted}{trust}"
 
 
 def foreign_names(tree: Mapping[str, Any]) -> Iterator[str]:
-    """What settings name that is neither dprec's nor Lightning's: classes, functions, files of settings."""
+    """Yield names in settings that are neither dprec's nor Lightning's: classes, functions, files of settings."""
     for key, value in flatten(tree):
         if key in TOP_LEVEL:
             continue
@@ -142,9 +142,9 @@ def foreign_names(tree: Mapping[str, Any]) -> Iterator[str]:
             continue
         if key.endswith(".class_path"):
             names = _texts(value)
-        elif key.startswith(("model.", "data.")):  # what ours take is plain, and cannot name code
+        elif key.startswith(("model.", "data.")):  # dprec's own classes take plain values, which cannot name code
             names = named(value)
-        else:  # the parser imports a class or function where a text names one, also in a text of YAML
+        else:  # the parser imports a class or function that a text names, also in a text of YAML
             own = _texts(value, PATTERNS if key.startswith("privacy.") else None)
             names = (text for text in own if _may_name(text))
         yield from (name for name in names if not _known(name))
@@ -156,12 +156,12 @@ def _known(name: str) -> bool:
         return True
     if home == "pytorch_lightning.loggers":
         return last in LOCAL
-    # What a module imports is reached through it, too: pytorch_lightning.callbacks.timer.time.
+    # A module's own imports can be reached through it: pytorch_lightning.callbacks.timer.time.
     return home in ("pytorch_lightning.callbacks", "pytorch_lightning.profilers") and last[:1].isupper()
 
 
 def _texts(value: Any, but: str | None = None) -> Iterator[str]:
-    """Yield the texts in a value, but those under one key."""
+    """Yield the texts in a value, except those under the key `but`."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if key != but:

@@ -1,4 +1,4 @@
-"""What is measured of each user's ranking, the groups that users are judged in, and what ranks beside a model."""
+"""Measurements of each user's ranking, the groups of users, and the popularity baseline."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PROTOCOLS = {"": "seen items masked", "/all": "all items"}
 EVERYBODY = "all"
 # By the popularity of the held-out item, and by the number of events before it.
 BY = {"by_popularity": ("head", "torso", "tail"), "by_length": ("short", "medium", "long")}
-LISTS = ("novelty", "diversity")  # follow from a user's list alone
+LISTS = ("novelty", "diversity")  # depend on a user's list alone
 GROUPS = (EVERYBODY, *BY["by_popularity"], *BY["by_length"])
 
 
 def gains_of(data: Any) -> Mapping[str, Callable[[Tensor, int], Tensor]]:
-    """Return the metrics of ranks by their kinds, divided as the data's protocol has it."""
+    """Return the metrics of ranks by their kinds, normalised as in the data's protocol."""
     return STRONG_GAINS if getattr(getattr(data, "protocol", None), "strong", False) else GAINS
 
 
 class Popular:
-    """Ranks by the training events of items; those with equal counts get different places, as in a list.
+    """Ranks by items' training events; items with equal counts get different places, as in a list.
 
     Ties count against a model, so a baseline with many ties would look worse than it is.
 
@@ -46,9 +46,9 @@ class Popular:
 
 
 def thirds(popularity: Tensor) -> Tensor:
-    """Cut items, from the most popular on, into three groups with about a third of all events each: (items,) 0, 1, 2.
+    """Divide items, from the most popular on, into groups 0, 1, 2 with about a third of all events each: (items,).
 
-    An item is in the group in which its first event falls. The padding is in none: -1.
+    An item is in the group of its first event. The padding is in none: -1.
 
     >>> thirds(torch.tensor([0.0, 2.0, 9.0, 5.0, 4.0, 7.0]))
     tensor([-1,  2,  0,  1,  2,  1])
@@ -63,7 +63,7 @@ def thirds(popularity: Tensor) -> Tensor:
 
 
 class UserNumbers:
-    """The numbers of each user whose means are reported: of all held-out items, and of those of each group.
+    """Each user's numbers, whose means are reported: over all held-out items, and over those of each group.
 
     Args:
         metrics: names such as ndcg@10.
@@ -92,14 +92,14 @@ class UserNumbers:
         self.features, self.gains = features, gains
 
     def groups(self, batch: Any) -> Tensor:
-        """Return which of `GROUPS` each user is in, (B, groups) bool."""
+        """Return (B, groups) bool: whether each user is in each of `GROUPS`."""
         place = self.thirds[batch.target.view(len(batch), -1)]
         length = torch.bucketize((batch.seen != 0).sum(1), self.cuts)
         of_items = [(place == third).any(1) for third in range(3)]
         return torch.stack([length >= 0, *of_items, *(length == third for third in range(3))], dim=1)
 
     def about(self, group: str) -> dict[str, Any]:
-        """Return what makes a group: its items, or the least and the most events before the held-out ones."""
+        """Return what defines a group: its items, or the least and the most events before the held-out ones."""
         if group in BY["by_popularity"]:
             return {"items": int((self.thirds == BY["by_popularity"].index(group)).sum())}
         place, cuts = BY["by_length"].index(group), self.cuts.tolist()
@@ -122,21 +122,21 @@ class UserNumbers:
         return torch.stack(columns, dim=2) if columns else scores.new_zeros(len(scores), len(GROUPS), 0)
 
     def _of_list(self, kind: str, items: Tensor) -> Tensor:
-        """A number of each user's list (B, k), (B,): float64."""
+        """Return a metric of each user's list (B, k): (B,) float64."""
         if kind == "novelty":
             return novelty_of(items, self.bits)
         assert self.features is not None
         return diversity_of(items, self.features)
 
     def _of_ranks(self, kind: str, k: int, ranks: Tensor, target: Tensor) -> Tensor:
-        """A number of each user's held-out items (B, K), (B,): float64."""
+        """Return a metric of each user's held-out items (B, K): (B,) float64."""
         if kind == "serendipity":
             return serendipity_at(ranks, self.ranks[target], self.items, k)
         return self.gains[kind](ranks, k)
 
 
 def about(group: str, figures: Mapping[str, Any]) -> str:
-    """A group in a few words.
+    """Describe a group in a few words.
 
     >>> about("head", {"items": 12}), about("medium", {"events": [4, 9]}), about("long", {"events": [10, None]})
     ('head: 12 items', 'medium: 4 to 9 events', 'long: from 10 events')

@@ -1,4 +1,4 @@
-"""Models of labels, clicks or classes of texts, beside a baseline that knows only how frequent labels are."""
+"""Tasks of models of labels (clicks, classes of texts), with a baseline that knows only the labels' frequencies."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dprec.run.tasks.task import Task, add_up, own_part
 
 
 class BesideBaseRates(Task):
-    """A kind of model whose `logits(batch)` are judged as those of the training records' shares of labels are."""
+    """A kind of model whose `logits(batch)` are compared with those of the labels' shares in training."""
 
-    written: ClassVar[Mapping[str, str]]  # how tables write the metrics
+    written: ClassVar[Mapping[str, str]]  # the metrics' names in tables
     baseline: ClassVar[str]  # the baseline's name in tables
     measure: ClassVar[type[Metric]]  # takes logits and labels, and computes all metrics by name
 
@@ -90,7 +90,7 @@ class ClickPrediction(BesideBaseRates):
         return clicked
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """By a loss if one was asked for, else by the AUC."""
+        """Compare by a loss if one was requested, otherwise by the AUC."""
         said = [f"AUC {results['auc']:.4f}"] if "auc" in results else []
         loss = next((name for name in ("log_loss", "normalised_entropy") if name in results), None)
         if loss is None:
@@ -103,7 +103,7 @@ class ClickPrediction(BesideBaseRates):
         return ", ".join(said) + ("" if better else ": no better than it")
 
     def warning(self, results: Mapping[str, Any]) -> str | None:
-        """Where the model says less than the share of clicks alone does."""
+        """Warn if the model predicts worse than the share of clicks alone."""
         if results.get("log_loss", 0.0) <= results.get("base_rate_log_loss", math.inf):
             return None
         return (
@@ -131,7 +131,7 @@ class TextClassification(BesideBaseRates):
         return labels
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """By accuracy if it was asked for, else by the loss."""
+        """Compare by accuracy if it was requested, otherwise by the loss."""
         name = "accuracy" if "accuracy" in results else "log_loss"
         ours, theirs = results[name], results[f"base_rate_{name}"]
         better = ours > theirs if name == "accuracy" else ours < theirs

@@ -35,8 +35,8 @@ SEVERAL = (
     "with any of them, recall@k is their share among the first k"
 )
 STRONG = f"{SEVERAL}, or their number there divided by k if more than k are held out"
-SHOWN = 10  # items of a list that should not be the same for everybody
-FEW = 0.1  # of the items that these lists could hold
+SHOWN = 10  # first items of a list, which should differ between users
+FEW = 0.1  # of the items that these lists could hold: less gets a warning
 
 
 class Ranking(Task):
@@ -45,16 +45,16 @@ class Ranking(Task):
         f"those named /all rank all items; {ONE}"
     )
     metrics = ("ndcg@10", "hit@10")
-    strong_metrics = ("recall@20", "recall@50", "ndcg@100")  # those that papers with this protocol print
+    strong_metrics = ("recall@20", "recall@50", "ndcg@100")  # as in papers with this protocol
     watched = ("ndcg@10", "NDCG@10")
     held_out = "items"
 
     def __init__(self) -> None:
-        self._fitted: dict[str, ItemToItem] = {}  # the baselines, once for all that is judged
+        self._fitted: dict[str, ItemToItem] = {}  # the baselines, fitted once for all evaluations
 
     def beside(self, text: str | None) -> None:
         names = [part.strip() for part in text.split(",")] if text else []
-        self.baselines = tuple(dict.fromkeys(name for name in names if name != "popularity"))  # it is always there
+        self.baselines = tuple(dict.fromkeys(name for name in names if name != "popularity"))  # it is always used
         for name in self.baselines:
             if name not in BASELINES:
                 raise UserError(f"unknown baseline {name!r}: give {' or '.join(BASELINES)}")
@@ -112,7 +112,7 @@ class Ranking(Task):
         device: str | torch.device,
         ranks: Ranks,
     ) -> dict[str, Any]:
-        """Both protocols for the model, and with ``popularity_`` names for popularity; in groups of users, too.
+        """Measure the model, and popularity under ``popularity_`` names, by both protocols; also in groups of users.
 
         If the loader serves a sample of the held-out users, the result also has their numbers and the standard errors.
         """
@@ -170,7 +170,7 @@ class Ranking(Task):
     def _figures(
         self, names: Sequence[str], means: Mapping[str, Tensor], intervals: Mapping[str, Tensor]
     ) -> dict[str, Any]:
-        """The figures of users by their names, with intervals, and apart from them those that are not private."""
+        """Return the figures of users by name, with intervals; those of baselines that are not private are apart."""
 
         def of(found: Mapping[str, Tensor], who: str, said: str = "") -> dict[str, Any]:
             return {f"{said}{name}": found[f"{who}{name}"].tolist() for name in names if f"{who}{name}" in found}
@@ -192,7 +192,7 @@ class Ranking(Task):
         )
 
     def table(self, results: Mapping[str, Any], title: str) -> Table:
-        """One metric a line, so that many fit, and the first once more for groups of users; coverage below."""
+        """Return a table with one metric a line, the first one again for groups of users, and coverage below."""
         first, users, found, of = _coverage(results)
         held = f"the first {first} places of {users:,} users hold {found:,} of {of:,} items"
         table = Table(title=title, title_justify="left", title_style="bold", caption=held, caption_justify="left")
@@ -215,7 +215,7 @@ class Ranking(Task):
         return table
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """By the first metric of the list."""
+        """Compare by the first metric of the list."""
         name = _ranked(results)[0]
         ours, theirs = results[name], results[f"popularity_{name}"]
         if theirs == 0:
@@ -233,13 +233,13 @@ class Ranking(Task):
 
 
 def _coverage(results: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """The length of lists, the users who have one, and of how many items they hold how many."""
+    """Return the length of lists, the number of users, the distinct items in the lists, and the possible number."""
     first, users, found, of = (results["distinct_items"][key] for key in ("first", "users", "found", "of"))
     return first, users, found, of
 
 
 def _ranked(results: Mapping[str, Any]) -> list[str]:
-    """The metrics that a report has, in its order."""
+    """Return the metrics of a report, in its order."""
     return [key for key in results if key.partition("@")[0] in (*GAINS, *KINDS) and "/" not in key]
 
 
@@ -252,7 +252,7 @@ def _in_its_context(data: Any, run: Mapping[str, Any]) -> Any:
 
 
 def _row(figures: Mapping[str, Any], name: str) -> list[str]:
-    """A metric of the model with its interval, and of all that stand beside it."""
+    """Return a metric of the model with its interval, and those of all baselines."""
     ends = figures["intervals"].get(name)
     interval = "" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
     beside = (figures[f"{POPULARITY}{name}"], *(each[name] for each in figures.get(NOT_PRIVATE, {}).values()))

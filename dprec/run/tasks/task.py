@@ -1,4 +1,4 @@
-"""What the commands need from each kind of model."""
+"""The base of tasks: what the commands need from each kind of model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dprec.lightning import LightningDataModule
 from dprec.metrics.metric import Metric
 from dprec.notices import paced
 
-RESAMPLED = "resampled"  # of results: the means of resampled users, which are kept apart
+RESAMPLED = "resampled"  # key of the means of resampled users, which are kept apart from other results
 
 
 class Task(ABC):
@@ -25,9 +25,9 @@ class Task(ABC):
 
     protocol: str  # how the metrics are computed, in one sentence
     metrics: Sequence[str]  # the default metrics
-    watched: tuple[str, str]  # the metric shown during training: its name, and how it is written
+    watched: tuple[str, str]  # the metric shown during training: its name, and its label
     held_out: str  # what the metrics are measured on
-    baselines: Sequence[str] = ()  # that are not private, beside the usual one
+    baselines: Sequence[str] = ()  # additional baselines, which are not private
 
     def asked(self, text: str | None) -> Sequence[str]:
         """The metrics of a comma-separated list, each once; by default those of the task."""
@@ -37,16 +37,16 @@ class Task(ABC):
         return names
 
     def metrics_for(self, data: Any) -> Sequence[str]:
-        """The metrics if none are asked for."""
+        """The default metrics for this data."""
         return self.metrics
 
     def beside(self, text: str | None) -> None:
-        """Take the baselines of a comma-separated list."""
+        """Set the baselines from a comma-separated list."""
         if text:
             raise UserError(f"baselines is {text!r}, but only models that rank items have any: leave it out")
 
     def refuse_unmeasurable(self, model: Any, data: Any, metrics: Sequence[str]) -> None:  # noqa: B027
-        """Refuse metrics and baselines for which this model or this data lacks something."""
+        """Refuse metrics and baselines that this model or this data does not support."""
 
     def describe(self, data: Any) -> dict[str, Any]:
         """The training data, and how the model is evaluated."""
@@ -80,7 +80,7 @@ class Task(ABC):
         device: str | torch.device = "cpu",
         ranks: Ranks = ALONE,
     ) -> dict[str, Any]:
-        """The metrics of the model and of its baseline, on held-out data, of which each process looks at its part."""
+        """Return the metrics of the model and of its baseline on held-out data; each process evaluates its part."""
         if split not in ("test", "validation"):
             raise UserError(f"--split is {split!r}: give test or validation")
         if split == "validation" and not getattr(data, "validation", False):
@@ -107,11 +107,11 @@ class Task(ABC):
         """The model beside its baseline: a private model that is no better is not worth its ε."""
 
     def warning_of_clipping(self, mode: str, unit: str) -> str | None:
-        """What this way to clip gradients will do to models of this task, before they are trained."""
+        """Return a warning, before training, about this way of clipping for models of this task."""
         return None
 
     def warning(self, results: Mapping[str, Any]) -> str | None:
-        """What the metrics asked for may not tell, and the user should know."""
+        """Return a warning about results that the requested metrics may not show."""
         return None
 
     @abstractmethod
@@ -120,12 +120,12 @@ class Task(ABC):
 
 
 def own_part(batches: Any, ranks: Ranks) -> Iterator[Any]:
-    """Yield the batches that this process looks at, perhaps none."""
+    """Yield the batches that this process evaluates, perhaps none."""
     own = islice(batches, ranks.number, None, ranks.size)
     return paced(own, "evaluating: batch", -(-len(batches) // ranks.size))
 
 
 def add_up(metrics: Iterable[Metric], ranks: Ranks, device: str | torch.device) -> None:
-    """Let metrics count what all processes have looked at."""
+    """Add up the metrics of all processes."""
     for metric in metrics if ranks.size > 1 else ():
         metric.add_up(ranks.sum_, torch.device(device))
