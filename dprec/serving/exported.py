@@ -1,4 +1,4 @@
-"""A run as files that other programs load: scores of histories or probabilities of clicks, and their interface."""
+"""Exports a run to files for other programs: scores of histories or probabilities of clicks, and their interface."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Exportable = Served | ClickRun
 
 
 def export_run(served: Exportable | TextRun, kind: str, out: Path) -> Path:
-    """Write a folder with the model, its items and its interface, whole or not at all; return the model's file."""
+    """Write a folder with the model, its items and its interface, completely or not at all; return the model's file."""
     if isinstance(served, TextRun):
         raise UserError(
             "a model of texts reads what its tokenizer makes, which the formats of dprec export cannot hold: ask it by "
@@ -82,13 +82,13 @@ def _torch(served: Exportable, path: Path) -> tuple[int, int]:
 def _safetensors(served: Exportable, path: Path) -> tuple[int, int]:
     from safetensors.torch import save_file
 
-    # Each tensor for itself, because the format has no tied ones.
+    # Each tensor is written by itself, because the format has no tied ones.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in served.model.state_dict().items()}
     save_file(tensors, path, metadata={"class_path": served.facts["model"]["class_path"]})
     return 1, getattr(served.model, "max_length", 0)
 
 
-# Each format: the model's file, the packages that write it, and what writes it and says how long a history may be.
+# Each format: the model's file, the packages that write it, and the function that writes it and returns lengths.
 WRITERS: dict[str, tuple[str, tuple[str, ...], Callable[[Exportable, Path], tuple[int, int]]]] = {
     "onnx": ("model.onnx", ("onnx", "onnxscript"), _onnx),
     "torch": ("model.pt2", (), _torch),
@@ -98,7 +98,7 @@ WRITERS: dict[str, tuple[str, tuple[str, ...], Callable[[Exportable, Path], tupl
 
 @dataclass(frozen=True)
 class Program:
-    """An exported model, the names of what goes in and out, and how long a history may be."""
+    """An exported model, the names of its inputs and outputs, and the allowed lengths of histories."""
 
     exported: ExportedProgram
     inputs: list[str]
@@ -108,12 +108,12 @@ class Program:
 
     @classmethod
     def of(cls, served: Exportable) -> Program:
-        """For any number of records, or of users, and any length up to the model's.
+        """Export a model for any number of records or users, and any length up to the model's.
 
-        Where torch has to unroll a model, as a recurrent one, the length is the model's own, and others are padded.
+        If torch has to unroll a model, such as a recurrent one, histories have the model's full length, padded.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about a recurrent cell's list of weights, which exporting leaves as it is
+            warnings.simplefilter("ignore")  # about a recurrent cell's list of weights, which exporting does not change
             try:
                 return _of_clicks(served) if isinstance(served, ClickRun) else _of_scores(served)
             except Exception as error:
@@ -129,7 +129,7 @@ def _of_scores(served: Served) -> Program:
     rest: list[tuple[int, ...]] = [()] if served.reader.columns is None else [(), (len(served.reader.columns.rows),)]
 
     def exported(length: int, free: dict[int, Any]) -> ExportedProgram:
-        """For histories of such a length; `free` names the dimensions that may differ."""
+        """Export for histories of this length; `free` names the dimensions that may vary."""
         examples = tuple(torch.ones(3, length, *more, dtype=torch.long) for more in rest)
         return export(Scores(served.model), examples, dynamic_shapes=(free,) * len(examples))
 
@@ -138,20 +138,20 @@ def _of_scores(served: Served) -> Program:
         try:
             free = {0: users, 1: Dim("length", min=1, max=longest)}
             return Program(exported(min(EXAMPLE, longest - 1), free), inputs, "scores", 1, longest)
-        except Exception:  # of many kinds: torch has found that it must know the length
+        except Exception:  # of many kinds: torch needs a fixed length
             pass
     return Program(exported(longest, {0: users}), inputs, "scores", longest, longest)
 
 
 class Chances(nn.Module):
-    """Numbers (B, D) and ids of categories (B, F, P) to the probability of a click (B,)."""
+    """Computes the probability of a click (B,) for numbers (B, D) and ids of categories (B, F, P)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model.eval()
 
     def forward(self, numbers: Tensor, categories: Tensor) -> Tensor:
-        chances: Tensor = self.model(ClickBatch(numbers, categories, clicked=numbers.sum(1)))  # which it does not read
+        chances: Tensor = self.model(ClickBatch(numbers, categories, clicked=numbers.sum(1)))  # `clicked` is not read
         return chances
 
 

@@ -1,4 +1,4 @@
-"""Public facts about items, by which a request chooses among them."""
+"""Public features of items, by which a request filters them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dprec.models.items.features import ITEM, file_of_items
 
 
 class ItemFeatures:
-    """The columns of a CSV file with a column `item`; `|` stands between several values of an item.
+    """The columns of a CSV file with a column `item`; `|` separates several values of an item.
 
-    The file is that of `model.feature_file`, or any other: no model has to read it.
+    The file may be `model.feature_file` or any other: the model need not read it.
 
     Args:
         file: the CSV file.
@@ -26,11 +26,11 @@ class ItemFeatures:
     def __init__(self, file: str, catalogue: Catalogue) -> None:
         table, lines = file_of_items(file, "features")
         split = pl.exclude(ITEM).fill_null("").str.split("|").list.eval(pl.element().str.strip_chars())
-        self.values = table.select(split)  # of each line, in each column
-        self.rows = np.array([lines.get(raw, -1) for raw in catalogue.ids], dtype=np.int64)  # (V,) of each item, or -1
+        self.values = table.select(split)  # the values of each line, in each column
+        self.rows = np.array([lines.get(raw, -1) for raw in catalogue.ids], dtype=np.int64)  # (V,) items' lines or -1
 
     def numbers(self, only: Any) -> np.ndarray:
-        """The numbers (n,) of the items that have one of the values for each column, as {"genre": ["Comedy"]} says."""
+        """Return the numbers (n,) of the items with one of the given values in each column: {"genre": ["Comedy"]}."""
         if not isinstance(only, Mapping) or not set(only) <= set(self.values.columns):
             columns = ", ".join(self.values.columns)
             raise UserError(f"only must name columns of the items' features, with values: {columns}")

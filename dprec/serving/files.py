@@ -1,4 +1,4 @@
-"""Requests and answers in files: histories a line, logs whose users are all answered, and tables of answers."""
+"""Requests and answers in files: one history a line, logs with all their users, and tables of answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TIME = re.compile(r"\d{9,19}(\.\d+)?|\d{4}-\d\d-\d\d\S*")  # seconds or finer u
 
 
 class HistoryLine(NamedTuple):
-    """Raw item ids or events, oldest first, and whose they are if the line says so."""
+    """Raw item ids or events, oldest first, and the user if the line names one."""
 
     where: str
     history: list[Any]
@@ -32,7 +32,7 @@ class HistoryLine(NamedTuple):
 
 
 def split_ids(text: str, known: Callable[[str], bool]) -> list[str]:
-    """Ids separated by commas or white space; what stands between commas and is an item as a whole stays whole.
+    """Split ids at commas or white space; a text between commas that is an item's id is not split further.
 
     >>> split_ids("12, 7 95", {"7", "95"}.__contains__), split_ids("SKU 7, 12", {"SKU 7"}.__contains__)
     (['12', '7', '95'], ['SKU 7', '12'])
@@ -42,7 +42,7 @@ def split_ids(text: str, known: Callable[[str], bool]) -> list[str]:
 
 
 def read_lines(file: str) -> list[str]:
-    """The lines of a text file, `-` for standard input."""
+    """Return the lines of a text file, or with `-` of standard input."""
     try:
         return lines_in(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
@@ -50,11 +50,11 @@ def read_lines(file: str) -> list[str]:
 
 
 def read_histories(file: str, known: Callable[[str], bool]) -> list[HistoryLine]:
-    """One history a line: ids as in ``--history``, or in a .jsonl file a list of ids, or of events with their context.
+    """Read one history a line: ids as in ``--history``, or in a .jsonl file a list of ids, or of events with context.
 
-    A JSON line may also be an object with a ``history`` and perhaps a ``user``, so the command can read its own output.
-    `-` is standard input, whose first line shows whether it is JSON. A log, which has an event a line, is refused: its
-    users and times would be taken for items. ``known`` says whether an id is an item.
+    A JSON line may also be an object with a ``history`` and optionally a ``user``, so the command can read its own
+    output. `-` is standard input, whose first line shows whether it is JSON. A log with one event a line is refused:
+    its users and times would count as items. ``known`` tells whether an id is an item.
     """
     lines = [(f"{file}, line {number}", line) for number, line in enumerate(read_lines(file), 1) if line.strip()]
     if not lines:
@@ -70,7 +70,7 @@ def read_histories(file: str, known: Callable[[str], bool]) -> list[HistoryLine]
 
 
 def _refuse_log(lines: Sequence[str], file: str, known: Callable[[str], bool]) -> None:
-    """Refuse a header, and lines of equal length in which the same place always holds a time that is no item."""
+    """Refuse a header, and lines of equal length with a time, not an item, always in the same place."""
     wanted = "it is a log, not histories: give the items of one user a line, oldest first"
     names = [name.strip('" ') for name in re.split(r"[,;|\t ]", lines[0])]
     if any(looks_like("user", name) for name in names) and any(looks_like("item", name) for name in names):
@@ -97,7 +97,7 @@ def _from_json(where: str, line: str) -> HistoryLine:
 
 
 def read_log(users: str, settings: Mapping[str, str | None], usual: Mapping[str, Any], context: Any) -> Interactions:
-    """Read a log as that of the run was read; what is given here replaces the run's settings, `null` by nothing."""
+    """Read a log with the run's settings; `settings` replace these, and `null` removes one."""
     if is_prepared(local(users)):
         if (named := next((name for name in settings if settings[name]), None)) is not None:
             raise UserError(f"{users} is already prepared, so data.{named} cannot change: leave it out")
@@ -116,7 +116,7 @@ def read_log(users: str, settings: Mapping[str, str | None], usual: Mapping[str,
         raise UserError(f"{error}; that is the run's: --data.where null takes all rows") from None
 
 
-# A table of answers, as the end of its file's name says.
+# A table of answers, in the format that the ending of its file's name says.
 
 _WRITERS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
     ".parquet": lambda frame, path: frame.write_parquet(path),
@@ -127,7 +127,7 @@ _WRITERS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
 
 
 def file_for_answers(out: str | None, option: str) -> Path:
-    """Return where to write what an option asks for; refuse a name that says no format, or is taken."""
+    """Return the file for an option's answers; refuse a name without a known format, or of an existing file."""
     kinds = ", ".join(_WRITERS)
     if out is None:
         raise UserError(f"{option} needs a file to write: add --out answers.parquet")

@@ -1,4 +1,4 @@
-"""What goes into an exported model and what comes out, in words and numbers for programs that do not have dprec."""
+"""The interface of an exported model, its inputs and outputs, for programs without dprec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIGEST = (
 
 
 def interface_of(served: Served | ClickRun, shortest: int, longest: int) -> dict[str, Any]:
-    """The interface of a run's model, whose histories have so many events, if it reads histories."""
+    """Return the interface of a run's model; histories, if it reads them, have `shortest` to `longest` events."""
     guarantee = served.facts["guarantee"]
     return {
         "made_by": f"dprec {dprec.__version__}",
@@ -81,7 +81,7 @@ def of_scores(served: Served, shortest: int, longest: int) -> dict[str, Any]:
 
 
 def _context(columns: ContextColumns) -> dict[str, Any]:
-    """The second input of a model that reads context, and how a value becomes a number."""
+    """Describe the second input of a model that reads context, and how values become numbers."""
     told = [
         {"name": name, "bounds": kind} if isinstance(kind, tuple) else {"name": name, "rows": kind}
         for name, kind in columns.columns.items()

@@ -24,11 +24,11 @@ from dprec.run.saved.checkpoints import data_of
 from dprec.serving.requests import text_of
 
 PROBABILITY = "probability"
-TEXTS, RECORDS = 64, 1 << 14  # that go through the model at once
+TEXTS, RECORDS = 64, 1 << 14  # in one pass of the model
 
 
 class ClickRun:
-    """A run that says how probable clicks are. `dprec.load` makes it.
+    """A run that predicts click probabilities. `dprec.load` makes it.
 
     Attributes:
         guarantee: the run's sentence.
@@ -39,17 +39,17 @@ class ClickRun:
         self.guarantee = str(facts["guarantee"]["guarantee"])
 
     def predict(self, log: Any, keep: Sequence[str] = ()) -> Any:
-        """The probability of a click in each row of a data frame or of a file, in its order.
+        """Return the probability of a click for each row of a data frame or a file, in order.
 
-        Returns a data frame, of the library of the one that was given, with the columns to `keep` and `probability`.
-        For a list of records, each with a value for all columns and None where it is missing, it is a list of numbers.
+        The result is a data frame of the same library, with the columns of `keep` and `probability`. For a list of
+        records, each with a value for every column (None if missing), it is a list of numbers.
         """
         if isinstance(log, (list, tuple)):
             return self.predict(self._frame_of(log))[PROBABILITY].to_list()
         return as_given(pl.concat(self.parts(log, keep), how="vertical_relaxed"), log)  # parts may differ in types
 
     def parts(self, log: Any, keep: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
-        """Yield the same for many rows at a time."""
+        """Yield the result of `predict` for many rows at a time."""
         if PROBABILITY in keep or len(set(keep)) < len(keep):
             raise UserError(f"--keep {','.join(keep)}: give each column once, and none that is named {PROBABILITY}")
         frame, path = (None, Path(log)) if isinstance(log, (str, Path)) else (Frame(log), FRAME)
@@ -67,7 +67,7 @@ class ClickRun:
             raise UserError(f"{path} has no records: give at least one")
 
     def _frame_of(self, records: Sequence[Any]) -> pl.DataFrame:
-        """The columns of records as a log of the same values has them."""
+        """Return records as a data frame, with values as in a log."""
         if not all(isinstance(record, Mapping) for record in records):
             raise UserError("records must be a list of objects with a value for each column")
         bags = {one.column: one.bag is not None for one in self.columns.categories}
@@ -79,7 +79,7 @@ class ClickRun:
 
 
 def _cell(record: Mapping[str, Any], name: str, where: str, is_bag: bool | None) -> str | list[str | None] | None:
-    """A record's value as a log of the same values has it."""
+    """Return a record's value as text, as in a log."""
     if name not in record:
         raise UserError(f"{where} has no '{name}': give it, or null where it is missing")
     value = record[name]
@@ -91,7 +91,7 @@ def _cell(record: Mapping[str, Any], name: str, where: str, is_bag: bool | None)
 
 
 class TextRun:
-    """A run that says how probable each class of a text is. `dprec.load` makes it.
+    """A run that predicts the probabilities of a text's classes. `dprec.load` makes it.
 
     Attributes:
         guarantee: the run's sentence.
@@ -103,10 +103,10 @@ class TextRun:
         self.of_pairs = data.columns.pair is not None
 
     def predict(self, texts: Any, pairs: Sequence[str] | None = None) -> Any:
-        """The label of each text, and the probability of each class by its name.
+        """Return the label of each text, and the probability of each class by name.
 
-        A list of texts gives a list of {"label", "probabilities"}. A data frame has the columns of training, without
-        labels; one of the same library comes back, with the columns label, and `probability CLASS` for each class.
+        For a list of texts, the result is a list of {"label", "probabilities"}. A data frame needs the columns of
+        training, without labels; the result is one of the same library, with label, and `probability CLASS` columns.
         """
         if isinstance(texts, (list, tuple)):
             return list(self.each(texts, pairs))
@@ -137,7 +137,7 @@ class TextRun:
 
 
 def predicting(run: str, checkpoint: Mapping[str, Any], model: Learner, trusted: Sequence[str]) -> ClickRun | TextRun:
-    """A loaded run whose model ranks nothing, ready to predict."""
+    """Return a loaded run whose model does not rank items, ready to predict."""
     settings = data_of(checkpoint, run, "train by dprec.fit")
     refuse_foreign(settings, run, trusted)
     data = build(LightningDataModule, settings, "data")

@@ -1,4 +1,4 @@
-"""What is asked of a run that ranks, from Python, a command or HTTP: raw ids in, numbers of items out."""
+"""Requests to a run that ranks, from Python, a command or HTTP: converts raw ids to item numbers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from dprec.errors import UserError
 from dprec.serving.features import ItemFeatures
 from dprec.serving.top_k import NONE, Question
 
-ALIKE = 5_000  # ids that an unknown one is compared with
-ITEM = "item"  # the name of an event's id, beside those of its context
+ALIKE = 5_000  # known ids that an unknown one is compared with
+ITEM = "item"  # the key of an event's id, beside those of its context
 
 
 @dataclass(frozen=True)
 class Request:
-    """What `Served.recommend` takes, and in the same words a body of HTTP and the options of the command.
+    """The arguments of `Served.recommend`, with the same names in HTTP bodies and in the command's options.
 
     Args:
         histories: a list of histories, a mapping from names to them, a data frame or a log.
@@ -38,9 +38,9 @@ class Request:
         exclude_seen: leave out the items of the history.
         items: the only items to choose from: ids for all histories, a list of lists with one for each, or a mapping
             from names to lists; None for all items.
-        exclude: items to leave out, given likewise.
-        only: values of the items' features, such as {"genre": "Comedy"}: only items that have one of them in each
-            column are chosen from.
+        exclude: items to leave out, in the same forms.
+        only: values of the items' features, such as {"genre": "Comedy"}: recommend only items that have one of them
+            in each column.
     """
 
     histories: Any
@@ -52,13 +52,13 @@ class Request:
 
 
 class RequestReader:
-    """Reads requests. No message repeats an id of a history, or a value.
+    """Reads requests. No error message contains an id or a value of a history.
 
     Args:
         catalogue: the items that the run knows.
-        context: as data.context names it; None where the run reads none.
-        how_read: the settings by which the log of training was read.
-        features: of the items, if requests may name them.
+        context: as in data.context; None if the run reads none.
+        how_read: the settings with which the training log was read.
+        features: the items' features, if requests may name them.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RequestReader:
         self.columns = None if context is None else ContextColumns.of(context)
 
     def read(self, request: Request) -> tuple[Sequence[Any], list[Question]]:
-        """Whose histories these are, or which, and what is asked for each."""
+        """Return the histories' names or places, and the question for each."""
         refuse_k(request.k)
         if not isinstance(request.exclude_seen, bool):
             raise UserError("exclude_seen must be true or false")
@@ -107,7 +107,7 @@ class RequestReader:
         roles = {role: self.how_read.get(role) for role in ("user_column", "item_column", "time_column")}
         own = {role: column for role, column in roles.items() if column in there}
         if isinstance(where, str):
-            with suppress(UserError):  # the frame has not the columns that it names
+            with suppress(UserError):  # the frame lacks these columns
                 own["where"] = Condition.read(where, FRAME, there, dict).text
         return self._of_log(read_frame(frame, context=self.context, **own))
 
@@ -124,7 +124,7 @@ class RequestReader:
         return log.ids_of(np.arange(len(found))), found
 
     def _each(self, given: Any, names: Sequence[Any], where: str) -> list[np.ndarray | None]:
-        """Items for each name, from ids for all, a list for each, or a mapping of some to lists."""
+        """Return items for each name, from ids for all, a list for each, or a mapping of some to lists."""
         if isinstance(given, Mapping):
             known = set(names)
             if strange := [name for name in given if name not in known]:
@@ -142,7 +142,7 @@ class RequestReader:
         return [None if ids is None else self.numbers(ids, own) for ids, own in zip(lists, told, strict=True)]
 
     def numbers(self, ids: Any, where: str) -> np.ndarray:
-        """The numbers of items (n,), all of which the run must know."""
+        """Return the numbers of items (n,); the run must know all of them."""
         if not _is_list(ids):
             raise UserError(f'{where} must be a list of item ids: give one, such as ["12", "7"]')
         raw = texts_of(list(ids), where)
@@ -159,7 +159,7 @@ Known = tuple[np.ndarray, "np.ndarray | None", list[str]]  # the first three fie
 
 
 def _known(numbers: np.ndarray, ids: Sequence[str] | None, codes: np.ndarray | None) -> Known:
-    """Of the items of a history, 0 where they are unknown, those that are known, their context, and the other ids."""
+    """Return a history's known items (unknown ones are 0 in `numbers`), their context, and the unknown ids."""
     known = numbers > 0
     unknown = [] if ids is None else [raw for raw, there in zip(ids, known, strict=True) if not there]
     return numbers[known], None if codes is None else codes[known], unknown
@@ -171,7 +171,7 @@ def refuse_k(k: Any) -> None:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Say which of the known ids another one may have been meant for, if one is close; of very many, not all are tried.
+    """Return a "did you mean" hint if a known id is close; of very many ids, not all are tried.
 
     >>> meant("alein", ["alien", "brazil"]), meant("x", ["alien"])
     ('; did you mean alien?', '')
@@ -183,11 +183,11 @@ def meant(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-# One history: ids of items, or events with what is known of each.
+# One history: item ids, or events with their context.
 
 
 def history_of(events: Any, where: str, columns: ContextColumns | None) -> tuple[list[str], np.ndarray | None]:
-    """Raw ids, oldest first; of a run that reads context, too, the code of each event's, as `ContextColumns.read`'s.
+    """Return raw ids, oldest first; for a run that reads context, also each event's code (`ContextColumns.read`).
 
     >>> history_of(["12", 7], "the history", None)
     (['12', '7'], None)
@@ -222,7 +222,7 @@ def history_of(events: Any, where: str, columns: ContextColumns | None) -> tuple
 
 
 def example(columns: ContextColumns | None) -> str:
-    """What a history looks like, for messages."""
+    """Return an example of a history, for messages."""
     if columns is None:
         return 'item ids, oldest first, such as ["12", "7"]'
     known = "".join(f', "{name}": {value}' for name, value in columns.examples.items())
@@ -234,7 +234,7 @@ def _is_list(given: Any) -> bool:
 
 
 def texts_of(ids: Sequence[Any], where: str) -> list[str]:
-    """Ids as a log of the same ids has them."""
+    """Return ids as texts, as in a log."""
     if not all(_is_id(raw) for raw in ids):
         raise UserError(f"{where} has an id that is neither a text nor a number: give texts or whole numbers")
     texts = [str(raw) for raw in ids]
@@ -252,7 +252,7 @@ def _is_id(raw: Any) -> bool:
 
 
 def text_of(value: Any, name: str, where: str) -> str | None:
-    """A value as a log of the same values has it."""
+    """Return a value as text, as in a log; None if it is missing."""
     if value is None or value != value:  # NaN, which pandas has for a missing value
         return None
     if isinstance(value, bool):

@@ -39,11 +39,11 @@ COLUMNS: dict[str, Any] = {
     "source": pl.String,
 }
 RANKS = "does not rank items: give a run of a recommender"
-SOME = 5  # items after which scores are compared with products
+SOME = 5  # histories of one item with which scores are compared with products
 
 
 class Vectors(NamedTuple):
-    """Whose each row of `vectors` (n, d) float32 is, and the rows."""
+    """The id of each row of `vectors` (n, d) float32, and the rows."""
 
     ids: list[Any]
     vectors: np.ndarray
@@ -91,18 +91,18 @@ class Served:
         exclude: Any = None,
         only: Any = None,
     ) -> Any:
-        """The k best next items for each history of raw item ids, oldest first.
+        """Return the k best next items for each history of raw item ids, oldest first.
 
         Histories are given as
 
-        - a list of histories: a list of `Recommended` comes back, in the same order. For a run that reads context a
+        - a list of histories: returns a list of `Recommended`, in the same order. For a run that reads context a
           history is a list of events, such as {"item": "12", "device": "tv"};
-        - a mapping from a user's name to the history: a dict of `Recommended` by name;
-        - a data frame of polars or pandas, a log as for training: one of the same library comes back, with the columns
+        - a mapping from a user's name to the history: returns a dict of `Recommended` by name;
+        - a data frame of polars or pandas, a log as for training: returns one of the same library, with the columns
           user, place (1 the best), item, score and source. Columns named as in training are found.
 
-        Unknown ids are left out. Where none is known, and for an empty history, the answer is the most popular items,
-        as far as the model tells (`Recommender.without_history`); it never reads the training data.
+        Unknown ids are left out. For an empty history, or one without known ids, the answer is the items that the model
+        estimates to be most popular (`Recommender.without_history`); it never reads the training data.
 
         Args:
             histories: of raw item ids.
@@ -110,7 +110,7 @@ class Served:
             exclude_seen: leave out the items of the history.
             items: the only items to choose from: ids for all histories, a list of lists with one for each, or a mapping
                 from users to lists; None for all items. An id that the run does not know is refused.
-            exclude: items to leave out, given likewise.
+            exclude: items to leave out, in the same forms.
             only: values of the features of `load`, such as {"genre": ["Comedy", "Drama"], "decade": "1990"}: only
                 items that have one of them in each column.
         """
@@ -125,9 +125,9 @@ class Served:
 
     @torch.inference_mode()
     def similar(self, items: Any, k: int = 10) -> list[Ranked]:
-        """The k items most like each of `items`, by the cosine of their vectors.
+        """Return the k items most similar to each of `items`, by the cosine of their vectors.
 
-        The vectors are those of `item_vectors`, less the coordinates that say how popular an item is.
+        The vectors are those of `item_vectors`, without the coordinates of popularity.
         """
         refuse_k(k)
         asked, found = torch.from_numpy(self.reader.numbers(items, "items")), []
@@ -141,15 +141,15 @@ class Served:
         return found
 
     def item_vectors(self) -> Vectors:
-        """The items' ids and vectors, whose products with `user_vectors` are the scores or what they start from."""
+        """The items' ids and vectors, whose products with `user_vectors` are the scores, or a part of them."""
         return Vectors(self.items, self._factors[1:].numpy().copy())
 
     @torch.inference_mode()
     def user_vectors(self, histories: Any) -> Vectors:
-        """Whose histories these are, and their vectors, from histories as `recommend` takes them.
+        """Return the ids and vectors of histories, given as for `recommend`.
 
         A history without a known item has no vector and is left out. The ids are names, users of a data frame, or
-        places in a list. If a model adds more to its scores than the product, a line says so.
+        places in a list. If a model adds more to its scores than the product, a notice is printed.
         """
         names, questions = self.reader.read(Request(histories))
         there = [place for place, one in enumerate(questions) if len(one.history)]
@@ -167,7 +167,7 @@ class Served:
     @cached_property
     @torch.inference_mode()
     def _directions(self) -> tuple[Tensor, Tensor]:
-        """The same without the coordinates of popularity, and their lengths (items,), 0 where there is no item."""
+        """The items' vectors without the coordinates of popularity, and their lengths (items,), 0 for the padding."""
         vectors = self._vectors[:, : self._vectors.shape[1] - self.model.popularity_columns]
         lengths = vectors.norm(dim=1)
         lengths[0] = 0.0
@@ -176,7 +176,7 @@ class Served:
     @cached_property
     @torch.inference_mode()
     def _factors(self) -> Tensor:
-        """The items' vectors. Says so where scores are not products of them with users' vectors."""
+        """The items' vectors; prints a notice if scores are not products of them with users' vectors."""
         vectors, some = self._vectors, torch.arange(1, min(SOME, self.model.items))[:, None]  # histories of one item
         products, scores = self.model.user_vectors(as_batch(some, some)) @ vectors.T, self.scores(some)
         if not torch.allclose(
@@ -190,7 +190,7 @@ class Served:
 
 
 def table_of(users: Sequence[str], found: Sequence[Recommended]) -> pl.DataFrame:
-    """A row for each user and place: user, place, item, score, source."""
+    """Return a row for each user and place: user, place, item, score, source."""
     lists = [(user, one.items, one.scores, one.source) for user, one in zip(users, found, strict=True)]
     frame = pl.DataFrame(lists, schema=COLUMNS, orient="row")
     frame = frame.with_columns(place=pl.int_ranges(1, pl.col("item").list.len() + 1, dtype=pl.Int64))
@@ -231,7 +231,7 @@ def load(run: Any, trust: Sequence[str] = (), features: str | None = None) -> An
     if not isinstance(model, Recommender):
         return predicting(str(run), checkpoint, model, trust)
     ids = checkpoint["dprec"].get("catalogue")
-    if ids is None and not checkpoint["dprec"]["data"]["class_path"]:  # of a loader of numbers
+    if ids is None and not checkpoint["dprec"]["data"]["class_path"]:  # trained with a loader of item numbers
         ids = [str(item) for item in range(1, model.items)]
     if not isinstance(ids, list) or len(ids) != model.items - 1 or not all(isinstance(raw, str) for raw in ids):
         raise UserError(f"{run} does not name the {model.items - 1} items of its model: give another run")
@@ -239,7 +239,7 @@ def load(run: Any, trust: Sequence[str] = (), features: str | None = None) -> An
 
 
 def load_as(kind: type[Run], run: str, trust: Sequence[str], wanted: str, features: str | None = None) -> Run:
-    """The same where only one kind of run will do."""
+    """Load a run; refuse one of another kind than `kind`."""
     served = load(run, trust, features)
     if not isinstance(served, kind):
         raise UserError(f"{run} holds a {type(served.model).__name__}, which {wanted}")

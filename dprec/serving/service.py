@@ -1,4 +1,4 @@
-"""The HTTP service of a run: /recommend, /similar or /predict, /health, /guarantee. It keeps and logs no history."""
+"""The HTTP service of a run: /recommend, /similar or /predict, /health, /guarantee. It stores and logs no history."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ AnyRun: TypeAlias = "Served | ClickRun | TextRun"
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask, and how many the service takes at a time."""
+    """The limits of one request, and how many requests the service takes at a time."""
 
     k: int = 1000
     history: int = 1000  # events
-    several: int = 100  # histories, or items that are asked about
+    several: int = 100  # histories or items in a request
     body: int = 65_536  # bytes
-    requests: int = 512  # that wait or are answered
-    seconds: float = 10.0  # until a request's body is here
+    requests: int = 512  # that wait or are being answered
+    seconds: float = 10.0  # to receive a request's body
 
     def refuse_more(self, given: Any, of: str, most: int, instead: str = "ask in several requests") -> None:
         if isinstance(given, (list, dict)) and len(given) > most:
@@ -52,21 +52,21 @@ class Limits:
 
 
 class Refused(UserError):
-    """A request that gets no answer: a status of HTTP and one line."""
+    """A refused request: an HTTP status and one line."""
 
     def __init__(self, status: int, says: str) -> None:
         super().__init__(says)
         self.status = status
 
 
-ONE = "history"  # the name of a body's only history
+ONE = "history"  # the key of a single history in a body
 
 
 def request_of(body: bytes, limits: Limits) -> tuple[Request, bool]:
-    """The request in a body, and whether it is about one history, which is named "history" then.
+    """Return the request in a body, and whether it has a single history, named "history".
 
     Such as {"history": ["12", "7"], "k": 10, "exclude_seen": true, "items": [...], "exclude": [...]}. A run that reads
-    context has events in place of ids. `histories` asks for several, as `Served.recommend` takes them.
+    context takes events instead of ids. `histories` has several, as in `Served.recommend`.
     """
     others = [name for name in Request.__dataclass_fields__ if name != "histories"]
     value = json_of(body, (ONE, "histories"), others, '{"history": ["12"], "k": 10}')
@@ -84,10 +84,10 @@ def request_of(body: bytes, limits: Limits) -> tuple[Request, bool]:
 
 
 def json_of(body: bytes, one_of: Sequence[str], others: Sequence[str], example: str) -> dict[str, Any]:
-    """The object of a body, which has exactly one of these keys, perhaps others, and no more."""
+    """Return the object of a body with exactly one key of `one_of`, optionally keys of `others`, and no more."""
     try:
         value = json.loads(body.decode("utf-8"))
-    except (ValueError, RecursionError):  # the message of json would hold a part of the history
+    except (ValueError, RecursionError):  # json's message would contain a part of the history
         raise Refused(400, f"the body is not JSON: send {example}") from None
     if not isinstance(value, dict) or sum(key in value for key in one_of) != 1:
         wanted = "either " * (len(one_of) > 1) + " or ".join(one_of)
@@ -97,11 +97,11 @@ def json_of(body: bytes, one_of: Sequence[str], others: Sequence[str], example: 
     return value
 
 
-MOST = 64  # questions in one pass of the model: what comes later waits no longer than this takes
+MOST = 64  # questions in one pass of the model: later ones wait at most for one pass
 
 
 class RequestBatcher:
-    """Answers together what waits at the same time, each as if it were alone, in a thread of the model's own."""
+    """Answers waiting questions together, each as if it were alone, in the model's own thread."""
 
     def __init__(self, served: Any) -> None:
         self.served = served
@@ -111,12 +111,12 @@ class RequestBatcher:
     async def answer(self, question: Question) -> Recommended:
         answer: Future[Recommended] = Future()
         self._waiting.append((question, answer))
-        self._thread.submit(self._answer_some)  # which may find that an earlier call has answered
+        self._thread.submit(self._answer_some)  # an earlier call may already have answered
         return await asyncio.wrap_future(answer)
 
     def _answer_some(self) -> None:
         some = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
-        some = [pair for pair in some if pair[1].set_running_or_notify_cancel()]  # somebody waits for it
+        some = [pair for pair in some if pair[1].set_running_or_notify_cancel()]  # not cancelled
         if not some:
             return
         try:
@@ -185,7 +185,7 @@ class Service:
             status = error.status if isinstance(error, Refused) else 400
             return _refusal(status, str(error), {"connection": "close"} if status in (408, 413, 415) else {})
         except Exception as error:
-            # Not its message, which may hold a part of the history.
+            # Without its message, which may contain a part of the history.
             place = traceback.extract_tb(error.__traceback__)[-1]
             LOG.error("a request ended in %s at %s, line %s", type(error).__name__, place.filename, place.lineno)
             return _refusal(500, "internal error: the service's log names the line")
@@ -194,7 +194,7 @@ class Service:
 
     async def _body(self, request: HTTPRequest) -> bytes:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # which also keeps the pages of others from asking through a browser
+        if kind != "application/json":  # this also blocks requests of foreign pages in a browser
             raise Refused(415, "the body is not JSON: send it with content-type application/json")
         try:
             return await asyncio.wait_for(self._read(request), self.limits.seconds)
@@ -224,7 +224,7 @@ class Service:
 
 
 def application(served: AnyRun, limits: Limits) -> Starlette:
-    """The service as an application of ASGI, for any server."""
+    """Return the service as an ASGI application, for any server."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.routing import Route
@@ -246,7 +246,7 @@ def application(served: AnyRun, limits: Limits) -> Starlette:
 
 
 def server(served: AnyRun, limits: Limits) -> uvicorn.Server:
-    """A server for the application, which writes no line for a request."""
+    """Return a server for the application, which logs no requests."""
     import uvicorn
 
     return uvicorn.Server(

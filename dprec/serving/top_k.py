@@ -1,4 +1,4 @@
-"""From histories of item numbers to the best items, in batches of users whose histories are about as long."""
+"""Finds the best items for histories of item numbers, in batches of users with histories of similar length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dprec.models import Recommender
 from dprec.notices import paced
 
 HISTORY, POPULARITY = "history", "popularity"
-NUMBERS = 2**23  # scores at a time: what a batch of users may have in memory
+NUMBERS = 2**23  # scores of a batch of users in memory
 USERS = 512
 
 
@@ -27,11 +27,11 @@ NONE = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for one user, in item numbers.
+    """A request for one user, in item numbers.
 
     Args:
         history: (n,) the known items, oldest first.
-        codes: (n,) their context, as `ContextColumns.read` gives it; None where the run reads none.
+        codes: (n,) their context, as `ContextColumns.read` returns it; None if the run reads none.
         unknown: raw ids of the history that the run does not know.
         k: how many items.
         exclude_seen: leave out the items of the history.
@@ -58,16 +58,16 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Recommended(Ranked):
-    """What one user is recommended. Scores are logits, or of popularity the share of all choices."""
+    """One user's recommendations. Scores are logits, or for popularity the share of all choices."""
 
-    source: str  # "history", or "popularity" where no item of the history is known
+    source: str  # "history", or "popularity" if no item of the history is known
     unknown: list[str]  # ids of the history that the run does not know
 
 
 class Scores(nn.Module):
-    """Histories of item numbers (B, T), oldest first, zeros on the right, to scores of all items (B, items).
+    """Computes scores of all items (B, items) for histories of item numbers (B, T), oldest first, zeros on the right.
 
-    A model that reads context takes its values (B, T, C), too, as a batch has them. A history without an item gets
+    A model that reads context also takes its values (B, T, C), as in a batch. A history without an item gets
     popularity, and item 0, the padding, is never the best.
     """
 
@@ -92,14 +92,14 @@ class Scores(nn.Module):
 
 
 def as_batch(history: Tensor, seen: Tensor, context: Tensor | None = None) -> RankingBatch:
-    """Histories as a model reads them; `seen` holds whole ones, which may be longer."""
+    """Return histories as a model's batch; `seen` has the full histories, which may be longer."""
     return RankingBatch(history, history[:, 0], seen, context)
 
 
 def in_batches(
     questions: Sequence[Question], model: Recommender, columns: ContextColumns | None
 ) -> Iterator[tuple[list[int], RankingBatch]]:
-    """Yield places of questions, and what a model reads of them: short histories are not padded to long ones."""
+    """Yield places of questions and their batch: short histories are not padded to the length of long ones."""
     order = sorted(range(len(questions)), key=lambda place: len(questions[place].history))
     size = min(USERS, max(1, NUMBERS // model.items))
     starts = range(0, len(order), size)
@@ -118,7 +118,7 @@ def in_batches(
 def best(
     questions: Sequence[Question], scores_of: Scores, catalogue: Catalogue, columns: ContextColumns | None
 ) -> list[Recommended]:
-    """The best items for each question, in order."""
+    """Return the best items for each question, in order."""
     found: dict[int, Recommended] = {}
     for places, batch in in_batches(questions, scores_of.model, columns):
         asked = [questions[place] for place in places]
@@ -137,7 +137,7 @@ def best(
 
 
 def list_best(scores: Tensor, ks: Sequence[int], catalogue: Catalogue) -> list[Ranked]:
-    """The first k of each row of scores (B, items), less those of -infinity."""
+    """Return the first k items of each row of scores (B, items), without those of -infinity."""
     top, found = scores.topk(min(max(ks), scores.shape[1] - 1)), []
     for k, values, items in zip(ks, top.values.tolist(), top.indices.tolist(), strict=True):
         left = [place for place, value in enumerate(values[:k]) if math.isfinite(value)]
@@ -146,7 +146,7 @@ def list_best(scores: Tensor, ks: Sequence[int], catalogue: Catalogue) -> list[R
 
 
 def _padded(rows: Sequence[np.ndarray]) -> Tensor:
-    """Rows (B, T) as long as the longest, at least 1, with zeros on the right."""
+    """Pad rows to (B, T), with T the longest, at least 1, and zeros on the right."""
     padded = np.zeros((len(rows), max(1, *map(len, rows))), dtype=np.int64)
     for place, row in zip(padded, rows, strict=True):
         place[: len(row)] = row
