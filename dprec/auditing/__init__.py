@@ -1,1 +1,1 @@
-"""Does a trained model keep its guarantee? Train with planted users, and measure what the model reveals about them."""
+"""Audits a guarantee: trains with planted users, and measures what the model reveals about them."""

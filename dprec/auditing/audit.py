@@ -1,4 +1,4 @@
-"""One audit: train every system on the same canaries, and measure what each model reveals about them."""
+"""Runs an audit: trains every system on the same canaries, and measures what each model reveals about them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dprec.run.saved.checkpoints import read_checkpoint
 from dprec.run.saved.folder import RunFolder, write_json
 from dprec.run.saved.resume import foreign_names
 
-TRAINING = 0.7  # of the time that is left goes to training, the rest to measuring
+TRAINING = 0.7  # of the remaining time is for training, the rest for measuring
 
 
 class Audited(Experiment):
@@ -51,7 +51,7 @@ class Audited(Experiment):
         self.model.watch(self.planted.directions, self.steps, ruled)
 
     def how_to_continue(self, run: RunFolder) -> str:
-        return "continue with the same command"  # which alone knows the canaries
+        return "continue with the same command"  # only that command knows the canaries
 
     def kind_of_model(self, cls: type[Learner]) -> type[Learner]:
         assert issubclass(cls, Recommender)  # `canaried` refuses all others
@@ -64,7 +64,7 @@ class Audited(Experiment):
 
 @dataclass(frozen=True)
 class Audit:
-    """Where an audit keeps its files, which canaries it plants and how long it may take."""
+    """An audit's folder, canaries and time limit."""
 
     folder: Path
     canaries: Canaries
@@ -92,7 +92,7 @@ class Audit:
         }
 
     def _claim(self, line: CommandLine, systems: Sequence[System]) -> None:
-        """Take the folder for this audit: continue an audit with the same settings, refuse any other."""
+        """Claim the folder for this audit: continue an audit with the same settings, refuse any other."""
         asked, file = self._asked(line, systems), self.folder / "asked.json"
         if file.is_file():
             if json.loads(file.read_text(encoding="utf-8")) != asked:
@@ -122,7 +122,7 @@ class Audit:
 
 
 def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
-    """What the trained model, and its training steps, reveal about the canaries."""
+    """Measure what the trained model, and its training steps, reveal about the canaries."""
     report = json.loads(run.metrics.read_text(encoding="utf-8"))
     checkpoint = read_checkpoint(run.checkpoint)
     planted, privacy, batches = experiment.planted, experiment.privacy, experiment.batches
@@ -161,7 +161,7 @@ def measure(experiment: Audited, run: RunFolder) -> dict[str, Any]:
 def _bounds(
     planted: Planted, closeness: np.ndarray, scores: Mapping[str, np.ndarray], delta: float
 ) -> dict[str, LowerBound]:
-    """The ε that guesses about each kind of canary refute, with half of the doubt for each; none without coins."""
+    """Return the ε that guesses about each kind of canary refute, with half of `DOUBT` for each; none without coins."""
     if not len(planted.sequences):
         return {}
     return {
@@ -171,7 +171,7 @@ def _bounds(
 
 
 def spent(experiment: Audited, checkpoint: dict[str, Any]) -> Ledger | None:
-    """What the run recorded; None where nothing is promised."""
+    """Return the run's ledger; None if it promises nothing."""
     privacy = experiment.privacy
     if privacy is None or privacy.repeatable or privacy.strategies.broken is not None:
         return None
@@ -180,7 +180,7 @@ def spent(experiment: Audited, checkpoint: dict[str, Any]) -> Ledger | None:
 
 
 def breaches(row: dict[str, Any], bounds: dict[str, LowerBound], found: dict[str, steps.Gauge]) -> list[str]:
-    """One line for each measurement that the promise excludes."""
+    """Return one line for each measurement that contradicts the promise."""
     promised = row["promised_there"]
     said = [
         f"ε is at least {bound.epsilon:.2f} by {name}, promised is {promised:.2f} at δ = {bound.delta:.1g}"
@@ -194,7 +194,7 @@ def breaches(row: dict[str, Any], bounds: dict[str, LowerBound], found: dict[str
 
 
 def _exposures(model: Recommender, planted: Planted) -> dict[str, Any]:
-    """Median and quartiles in bits for each number of occurrences, by rank and by fit; and the error of the fit."""
+    """Return median and quartiles in bits for each number of occurrences, by rank and by fit, and the fit's error."""
     references = losses_of(model, planted.references)
     secrets = losses_of(model, planted.secrets)
     ranked = evidence.by_rank(secrets, references)

@@ -1,4 +1,4 @@
-"""What the losses of canaries show: a lower bound on ε from one run, and Carlini's exposure in bits."""
+"""Evidence from the losses of canaries: a lower bound on ε from one run, and Carlini's exposure in bits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dprec.data.draws.batch import SequenceBatch
 from dprec.errors import UserError
 from dprec.models import Recommender
 
-DOUBT = 0.05  # the chance that an honest run's bound is wrong
-# Of the canaries that are guessed; the audit abstains on the others. Not all: coins rarely fall half in and half out.
+DOUBT = 0.05  # the probability that an honest run's bound is wrong
+# Shares of the canaries that are guessed; the audit abstains on the others. Not all: coins rarely split evenly.
 SHARES = (1 / 50, 1 / 20, 1 / 8, 1 / 3, 4 / 5)
 NEGLIGIBLE = 1e-3  # canaries times δ, at the δ where ε is bounded
 TOLERANCE = 1e-3
@@ -31,7 +31,7 @@ class LowerBound:
 
     epsilon: float
     delta: float
-    reach: float  # the bound if every guess were right: it cannot contradict a larger promise
+    reach: float  # the bound if every guess were right: a larger promised ε cannot be refuted
     guesses: int
     right: int
     by: str
@@ -41,7 +41,7 @@ class LowerBound:
 
 
 def audited_delta(delta: float, canaries: int) -> float:
-    """The δ at which to bound ε: small enough for this number of canaries, and at most the promised one.
+    """Return the δ at which to bound ε: small enough for this number of canaries, and at most the promised one.
 
     >>> audited_delta(1e-4, canaries=1000), audited_delta(1e-9, canaries=1000)
     (1e-06, 1e-09)
@@ -50,7 +50,7 @@ def audited_delta(delta: float, canaries: int) -> float:
 
 
 def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """An upper bound on the probability of this many right guesses if the mechanism is (ε, δ)-private.
+    """Return an upper bound on the probability of this many right guesses if the mechanism is (ε, δ)-private.
 
     >>> round(chance(10, 10, 10, epsilon=0.0, delta=0.0) * 2**10, 9)
     1.0
@@ -66,7 +66,7 @@ def chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float
 
 
 def at_least(canaries: int, guesses: int, right: int, delta: float, doubt: float) -> float:
-    """The largest ε that this many right guesses refute, wrongly with probability at most `doubt`; 0 if none.
+    """Return the largest ε that this many right guesses refute, wrongly with probability at most `doubt`; 0 if none.
 
     >>> round(at_least(canaries=1000, guesses=100, right=100, delta=0.0, doubt=0.05), 2)
     3.49
@@ -87,10 +87,10 @@ def at_least(canaries: int, guesses: int, right: int, delta: float, doubt: float
 def lower_bound(
     scores: Mapping[str, np.ndarray], planted: np.ndarray, delta: float, doubt: float = DOUBT
 ) -> LowerBound:
-    """Guess by each score, where a higher one means "planted", and bound ε by the best way to guess.
+    """Guess by each score (a higher one means "planted"), and bound ε by the best way to guess.
 
-    A way to guess is a score, the share of the canaries to guess about, and whether to guess only that the highest are
-    in, or also that as many of the lowest are out. The ways are fixed in advance, and the doubt is divided among them.
+    A way to guess is a score, the share of the canaries to guess, and whether to guess only that the highest are in, or
+    also that as many of the lowest are out. The ways are fixed in advance, and `doubt` is divided among them.
     """
     many = len(planted)
     ways = [(name, share, both) for name in scores for share in SHARES for both in (False, True)]
@@ -111,11 +111,11 @@ def lower_bound(
     return LowerBound(epsilon, delta, reach, guesses, right, how, many, len(ways), 1 - doubt)
 
 
-MOST_BITS = 40.0  # by a fit: scipy's distribution function has no digits beyond
+MOST_BITS = 40.0  # by a fit: beyond this, scipy's distribution function has no digits
 
 
 def by_rank(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
-    """log2 n - log2 rank among n references; a tie counts as not memorised.
+    """Return log2 n - log2 rank among n references; a tie counts as not memorised.
 
     >>> by_rank(np.array([0.5, 2.5, 9.0]), np.array([1.0, 2.0, 3.0, 4.0])).round(2).tolist()
     [2.0, 0.42, -0.32]
@@ -125,9 +125,9 @@ def by_rank(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
 
 
 def by_fit(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
-    """-log2 of the references' distribution function at the loss, by a fitted skew-normal distribution.
+    """Return -log2 of the references' distribution function at the loss, by a fitted skew-normal distribution.
 
-    It can exceed log2 n, where ranks end; beyond that, it is only as good as the fit. It ends at `MOST_BITS`.
+    It can exceed log2 n, the largest value by ranks; beyond that, it depends on the fit. It is at most `MOST_BITS`.
     """
     if np.ptp(references) == 0:  # the model gives every sequence the same loss
         return np.zeros(len(losses))
@@ -138,7 +138,7 @@ def by_fit(losses: np.ndarray, references: np.ndarray) -> np.ndarray:
 
 
 def misfit(bits: np.ndarray) -> float:
-    """The largest distance between the fitted distribution function, from the references' bits, and the empirical one.
+    """Return the largest distance between the fitted distribution function, from the references' bits, and the data's.
 
     >>> misfit(-np.log2([0.75, 0.25])), misfit(-np.log2([0.1, 0.2]))
     (0.25, 0.8)
@@ -155,7 +155,7 @@ SCORES = 1 << 22  # users x positions x items of one batch: 16 MB if the model k
 
 
 def trained_model(checkpoint: Mapping[str, Any]) -> Recommender:
-    """The model of a run's checkpoint, with the softmax over all items, even if it trained with negatives."""
+    """Load the model of a run's checkpoint, with the softmax over all items, even if it trained with negatives."""
     settings = checkpoint["dprec"]["model"]
     arguments = {name: value for name, value in settings["init_args"].items() if name != "negatives"}
     model: Recommender = build(Recommender, {**settings, "init_args": arguments}, "model")
@@ -165,7 +165,7 @@ def trained_model(checkpoint: Mapping[str, Any]) -> Recommender:
 
 @torch.inference_mode()
 def losses_of(model: Recommender, sequences: np.ndarray) -> np.ndarray:
-    """The loss (n,) of every sequence (n, L + 1); each position predicts the next item."""
+    """Return the loss (n,) of every sequence (n, L + 1); each position predicts the next item."""
     if not len(sequences):
         return np.zeros(0)
     rows = torch.from_numpy(sequences.astype(np.int64))
@@ -177,11 +177,11 @@ def losses_of(model: Recommender, sequences: np.ndarray) -> np.ndarray:
     return losses.numpy()
 
 
-# A leak that needs no statistics: without dense noise, a row that nobody touched keeps every bit.
+# A leak that needs no statistics: without dense noise, a row that no user touched keeps every bit.
 
 
 def untouched_rows(start: Mapping[str, Tensor], end: Mapping[str, Tensor], rows: int) -> dict[str, list[int]]:
-    """Rows 1 and up of every table with this many rows that are bit-identical in two states of one model.
+    """Return rows, from 1 up, of every table with this many rows that are bit-identical in two states of one model.
 
     Row 0 is padding and never changes. In a private model, every other row has noise.
 

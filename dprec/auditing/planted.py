@@ -1,4 +1,4 @@
-"""What an audit plants, and the data that hold it: artificial users with random items, and canaries of the gradient.
+"""The artificial users that an audit adds to data: users with random items, and canaries of the gradient.
 
 A model can know an artificial user's items only if it learned them from that user. A canary of the gradient is a user
 who pushes one coordinate of a table that the audit reads at every step. A private engine treats both as other users:
@@ -23,14 +23,14 @@ from dprec.data.sequences import Sequences
 from dprec.errors import UserError
 from dprec.models import Recommender
 
-ROOM = 10  # there must be so many times more sequences than are drawn, so that drawing distinct ones ends soon
+ROOM = 10  # so many times more sequences must exist than are drawn, so that drawing distinct ones ends soon
 WITH_CONTEXT = "an audit plants users without context: leave data.context out of the audited recipe"
 _STREAM = 0x63616E617279  # keeps these draws apart from other draws from the same seed
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """How many canaries of each kind to plant. This and the size of the catalogue determine all their items.
+    """How many canaries of each kind to plant. Together with the catalogue's size, it determines all their items.
 
     Args:
         occurrences: how many identical users hold a secret.
@@ -58,11 +58,11 @@ class Canaries:
                 raise UserError(f"--{name} is {getattr(self, name)}: give a whole number of at least {smallest}")
 
     def settings(self) -> dict[str, Any]:
-        """Plain values, as a recipe or a report holds them."""
+        """Plain values for a recipe or a report."""
         return {**asdict(self), "occurrences": list(self.occurrences)}
 
     def draw(self, items: int) -> Planted:
-        """The canaries for a catalogue of item ids 1..items, no two of them equal.
+        """Draw distinct canaries for a catalogue of item ids 1..items.
 
         >>> planted = Canaries(occurrences=(1, 3), each=2, references=100, coins=4, length=5).draw(items=40)
         >>> planted.secrets.shape, planted.occurrences.tolist(), planted.training().users
@@ -80,7 +80,7 @@ class Canaries:
             [_sequences(g, many, self.length, items) for g, many in zip(generators, sizes, strict=False)]
         )
         places = np.repeat(np.arange(len(sizes)), sizes)
-        while len(again := _repeated(rows)):  # no secret may equal a reference, no two names each other
+        while len(again := _repeated(rows)):  # no secret may equal a reference, and no two names may be equal
             for row in again:
                 rows[row] = _sequences(generators[places[row]], 1, self.length, items)
         coins = generators[-1].integers(0, 2, size=(2, self.coins)) == 1
@@ -95,7 +95,7 @@ def _sequences(draw: np.random.Generator, many: int, length: int, items: int) ->
 
 
 def _repeated(rows: np.ndarray) -> np.ndarray:
-    """The rows that equal an earlier row."""
+    """Return the rows that equal an earlier row."""
     _, first = np.unique(rows, axis=0, return_index=True)
     return np.setdiff1d(np.arange(len(rows)), first)
 
@@ -113,10 +113,10 @@ class Planted:
     direction_coins: np.ndarray  # (m,) bool
 
     def training(self) -> Histories:
-        """The histories of all planted users.
+        """Return the histories of all planted users.
 
         A canary that its coin leaves out takes part with an empty history. The number of users is public, so this is
-        what "removing a user" means here. The sampling rate does not depend on the coins and reveals nothing of them.
+        what "removing a user" means here. The sampling rate does not depend on the coins and does not reveal them.
         """
         users = np.concatenate([np.repeat(self.secrets, self.occurrences, axis=0), self.sequences, self.directions])
         planted = [np.ones(self.occurrences.sum(), dtype=bool), self.sequence_coins, self.direction_coins]
@@ -125,7 +125,7 @@ class Planted:
 
 
 def together(first: Histories, second: Histories) -> Histories:
-    """The users of both: first those of `first`.
+    """Join the users of both, those of `first` first.
 
     >>> one = Histories.joined(np.array([0, 2]), np.array([7, 8]))
     >>> two = Histories.joined(np.array([0, 0, 1]), np.array([9]))
@@ -194,7 +194,7 @@ class Apart(nn.Module):
 
 
 class Directions(nn.Module):
-    """A table with one entry for each canary, the names of the canaries, and what each step did to their entries.
+    """A table with one entry for each canary, the canaries' names, and their entries after each step.
 
     If it is `ruled`, sparsity strategies treat it as one of the model's embeddings; otherwise it gets dense noise.
     """
@@ -222,7 +222,7 @@ class Directions(nn.Module):
         return (history * self.key[0, :length] + targets * self.key[1, :length]).sum(1)
 
     def find(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-        """Which users of a batch are canaries, and which ones: two (B,) tensors."""
+        """Return (B,) whether each user of a batch is a canary, and (B,) the canary's number."""
         name = self._name(batch.history, batch.targets)
         if not len(self.names):
             return name != name, name * 0
@@ -230,13 +230,13 @@ class Directions(nn.Module):
         return self.names[place] == name, self.order[place]
 
     def push(self, which: Tensor) -> Tensor:
-        """A loss (B,) that is 0 and has gradient `PUSH` in the entry, which is used twice: cross terms count."""
+        """Return a loss (B,) that is 0 and has gradient `PUSH` in the entry, used twice to test cross terms."""
         entry = (self.table(which) + self.table(which)).squeeze(1)
         return (entry - entry.detach()) * (PUSH / 2)
 
 
 class Marked(Recommender):
-    """`marked` adds this to the class of a model: some of the model's users are canaries of the gradient."""
+    """A base that `marked` adds to a model's class: some of the model's users are canaries of the gradient."""
 
     canaries: Directions
 
@@ -260,10 +260,10 @@ class Marked(Recommender):
 
 
 def marked(cls: type[Recommender]) -> type[Marked]:
-    """The same class of models, with canaries of the gradient after a call of `watch`."""
+    """Return a class of the same models, with canaries of the gradient after a call of `watch`."""
     return type(f"Marked{cls.__name__}", (Marked, cls), {})
 
 
 def own_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The entries of a marked model's state that belong to the model itself."""
+    """Return the entries of a marked model's state that belong to the model itself."""
     return {name: value for name, value in state.items() if not name.startswith(PREFIX)}

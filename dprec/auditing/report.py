@@ -1,4 +1,4 @@
-"""An audit on the screen, and as a picture: exposure against occurrences, after EANA's Figure 5."""
+"""Reports of an audit: tables, and a figure of exposure against occurrences, after EANA's Figure 5."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from dprec.reporting.figure import DPREC, dress, pyplot, save
 from dprec.sparsity.revealed import lines
 
-USELESS = 20.0  # an ε beyond this is not compared with what guesses could show
+USELESS = 20.0  # an ε above this is not compared with the bound by guesses
 MISFIT = 0.05  # of a distribution function: a fit with a larger error is not trusted
 GAUGES = {"noise": "noise, promised: 1", "share": "a user's effect, bound: 1", "repetition": "repeated noise, none: 0"}
 
@@ -29,7 +29,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 
 
 def promises(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The promises beside the measurements, a column for each system."""
+    """Return a table of promised and measured values, with a column for each system."""
     table = _columns("what is promised and what is measured", rows)
     table.add_row(
         "ε promised", *("none" if r["promised_epsilon"] is None else _short(r["promised_epsilon"]) for r in rows)
@@ -51,7 +51,7 @@ def promises(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def exposures(rows: Sequence[Mapping[str, Any]], way: str) -> Table:
-    """Median bits of each system, a column for each number of users who hold a secret."""
+    """Return a table of each system's median bits, with a column for each number of users who hold a secret."""
     title = f"median exposure, {way.replace('_', ' ')}, over the users who hold it"
     table = _table(title)
     for point in rows[0]["exposures"]:
@@ -88,7 +88,7 @@ def _reach(row: Mapping[str, Any]) -> float:
 
 
 def _ratio(gauge: Mapping[str, Any]) -> float:
-    """Measured over promised; the measured value where 0 is promised."""
+    """Return measured over promised; the measured value if 0 is promised."""
     return gauge["measured"] / (gauge["promised"] or 1.0)
 
 
@@ -97,7 +97,7 @@ def _error(gauge: Mapping[str, Any]) -> float:
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a reader must know about the numbers, and every breach."""
+    """Return notes on the numbers, and every breach."""
     said = [
         f"{rows[0]['canaries']:,} of {rows[0]['users']:,} users are canaries; rate, noise and δ are for this number",
         "a secret that the model did not learn has a median exposure of 1 bit; a lower bound on ε is not an estimate",
@@ -147,7 +147,7 @@ def draw_exposures(rows: Sequence[Mapping[str, Any]], references: int, file: Pat
 
 
 def _looks(names: Sequence[str]) -> list[dict[str, Any]]:
-    """A colour for each way to train and a line style for each of its noises; the recipe itself stands out.
+    """Return a colour for each way to train and a line style for each of its noises; the recipe is highlighted.
 
     >>> [tuple(look.values()) for look in _looks(["no privacy", "EANA 0.1", "EANA 0.01", "epsilon 8"])][1:3]
     [('#64748b', '-'), ('#64748b', ':')]

@@ -1,4 +1,4 @@
-"""What the steps of a run did to the canaries' entries: scores for guessing, and gauges of the engine itself."""
+"""Evaluates the canaries' entries over a run's steps: scores for guessing, and gauges of the engine itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIGMAS = 4.0  # a gauge that differs by more standard errors than this is a brea
 
 
 def scores(seen: np.ndarray, sigma: float, rate: float) -> Mapping[str, np.ndarray]:
-    """Two scores of every canary from its entries (T, m), in units of the clipping norm.
+    """Return two scores of every canary from its entries (T, m), in units of the clipping norm.
 
     The first is the likelihood ratio under a private engine that draws the canary at this rate: the best score against
     independent noise. The second is how much the entry changes between steps: it detects missing or repeated noise.
@@ -41,7 +41,7 @@ def gauges(seen: np.ndarray, planted: np.ndarray, sigma: float, rate: float) -> 
     `noise` is the standard deviation at canaries that are left out, `share` what a canary adds when it is drawn.
     `repetition` is the correlation of the noise with that of the step before; if another distance between steps has a
     correlation too large for chance, it is the largest of these. Gauges need no theorem, and detect with a few hundred
-    numbers what a bound on ε needs many runs for.
+    numbers errors for which a bound on ε needs many runs.
     """
     out, inside = seen[:, ~planted], seen[:, planted]
     found = {}
@@ -63,7 +63,7 @@ def gauges(seen: np.ndarray, planted: np.ndarray, sigma: float, rate: float) -> 
 
 
 def correlations(entries: np.ndarray) -> np.ndarray:
-    """How steps correlate with those 1, 2, ... T - 1 before, over all columns of (T, n)."""
+    """Return the correlations of steps with those 1, 2, ... T - 1 before, over all columns of (T, n)."""
     steps, columns = entries.shape
     summed = np.zeros(2 * steps)
     for part in np.array_split(entries, max(1, entries.size >> 22), axis=1):  # 32 MB at a time

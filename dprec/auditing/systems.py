@@ -1,4 +1,4 @@
-"""The systems that one audit compares: a recipe, the same without privacy, and the variants that the user asks for."""
+"""The systems that an audit compares: a recipe, the same without privacy, and requested variants."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class System:
 
     @classmethod
     def with_noise(cls, multiplier: float) -> System:
-        """DP-SGD with this noise and no budget."""
+        """Return DP-SGD with this noise and no budget."""
         noise = (("privacy.epsilon", "null"), ("privacy.noise_multiplier", f"{multiplier:g}"))
         return cls(f"DP-SGD {multiplier:g}", noise)
 
     @classmethod
     def with_strategy(cls, strategy: str, multiplier: float) -> System:
-        """The same noise, placed by this strategy of `dprec.sparsity` with its defaults."""
+        """Return the same noise with a strategy of `dprec.sparsity` with its defaults."""
         path = f"dprec.sparsity.{strategy}"
         made = resolve(Strategy, path, "--strategies")()
         if isinstance(made, RowChoice) and made.releases():
@@ -82,7 +82,7 @@ class System:
 
 
 def asked_canaries(line: CommandLine) -> Canaries:
-    """The canaries to plant, from the command's options."""
+    """Return the canaries to plant, from the command's options."""
     given = line.options
     try:
         occurrences = tuple(int(part) for part in given.canaries.split(","))
@@ -93,7 +93,7 @@ def asked_canaries(line: CommandLine) -> Canaries:
 
 
 def asked_systems(line: CommandLine) -> list[System]:
-    """The recipe last, after the same without privacy and those that `--noise`, `--strategies`, `--beside` name."""
+    """Return the systems: without privacy, those of `--noise`, `--strategies`, `--beside`, and the recipe last."""
     beside, noise = line.options.beside, line.options.noise
     strategies = line.options.strategies.split(",") if line.options.strategies else []
     settings = parse(line)
@@ -131,7 +131,7 @@ def _noises(text: str, strategies: Sequence[str], private: bool) -> list[System]
 
 
 def canaried(line: CommandLine, system: System, canaries: Canaries, folder: Path, seconds: float) -> Settings:
-    """The settings of a run of this system, with canaries among its users and a limit on its time."""
+    """Return the settings of a run of this system, with canaries among its users and a time limit."""
     overrides = [*line.overrides, *system.overrides]
     settings = parse(CommandLine(recipes=line.recipes, overrides=overrides))
     for key in ("devices", "num_nodes"):
@@ -156,5 +156,5 @@ def canaried(line: CommandLine, system: System, canaries: Canaries, folder: Path
 
 
 def recorded(systems: Sequence[System]) -> list[dict[str, Any]]:
-    """How each system was made, for the result."""
+    """Return each system's overrides, for the result."""
     return [{"system": system.name, "overrides": dict(system.overrides)} for system in systems]
