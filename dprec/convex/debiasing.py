@@ -4,7 +4,7 @@ A private mean of a small batch has more bias than that of a large one. The esti
 difference between a batch of this size and its halves, and divides it by the probability of the size. In expectation
 the differences add up to the estimate from the largest batch.
 
-When to stop: batches of random sizes cost random parts of the budget, so the number of steps is random too.
+Batches of random sizes cost random parts of the budget, so the number of steps is random too.
 
 Levels are drawn independently of the data, and for any levels the allowed steps keep the budget. So the number of steps
 may be fixed, and published, before the first step.
@@ -86,7 +86,7 @@ def debiased(draw: Draw, law: TruncatedGeometric, estimate: Callable[[np.ndarray
 
 
 def estimate_events(level: int, records: int, multiplier: float) -> tuple[Event, Event]:
-    """Return the events of the four calls, where each adds Gaussian noise of `multiplier` times its sensitivity.
+    """Return the events of the four calls, each with Gaussian noise of `multiplier` times its sensitivity.
 
     A record of the batch is in one of the halves, never in both, and moves two of the three answers: together this is
     a Gaussian of multiplier / √2. The single record is drawn independently of the batch.
@@ -157,12 +157,12 @@ def steps_within_filter(
     return int(np.argmax(over)) if over.any() else len(shares)
 
 
-# One run is good half of the time. Several runs and a private choice among them are good nearly always.
+# One run is good with probability 1/2. Several runs and a private choice among them are nearly always good.
 
 
 @dataclass(frozen=True)
 class Boosting:
-    """Private selection with random stopping (Liu and Talwar 2019): what it spends, and what each run may spend.
+    """Private selection with random stopping (Liu and Talwar 2019): its cost, and the budget of each run.
 
     Every run has ε/12 and its score ε/12. After each run a coin with chance `coin` ends the selection, and there are at
     most `most` runs. The run with the smallest noisy score is the answer. With ε₁ = ε/6 and δ₁ = (δ / 4 most)² this is
@@ -175,7 +175,7 @@ class Boosting:
 
     epsilon: float
     delta: float
-    failure: float  # chance of an answer worse than a good run's
+    failure: float  # probability of an answer worse than a good run's
 
     def __post_init__(self) -> None:
         if not 0 < self.failure < 1:

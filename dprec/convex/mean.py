@@ -73,7 +73,7 @@ def private_mean(
         delta: δ of the budget; 0 means Laplace noise and pure privacy.
         norm: the largest norm of a row.
         mechanism: "projection", "recovery" (Gaussian ℓ1-recovery), "plain" (only noise), "zero" (always 0),
-            or "auto": zero where its expected error is the smallest, otherwise projection.
+            or "auto": zero if its expected error is the smallest, otherwise projection.
         seed: makes the noise repeatable, and the result not private.
 
     >>> from dprec.convex import private_mean
@@ -141,9 +141,9 @@ def choose(
 ) -> tuple[Mechanism, str]:
     """Return the mechanism, and the reason for it in a few words.
 
-    Of the private mechanisms the projection is always the choice. Its error is at most that of plain noise.
-    ℓ1-recovery, whose bound has ln(d / s) in place of ln d, needs 1.5 times the noise. In measurements it was better
-    only for means so small that 0 was better still.
+    Of the private mechanisms it always chooses the projection, whose error is at most that of plain noise. ℓ1-recovery,
+    whose bound has ln(d / s) in place of ln d, needs 1.5 times the noise. In measurements it was better only for means
+    so small that 0 was better still.
     """
     check_budget(epsilon, delta)
     if mechanism not in MECHANISMS:
@@ -166,14 +166,14 @@ def choose(
     return (plain if mechanism == "plain" else projected)(norm, sparsity, multiplier), why
 
 
-# The sentence that says what a result guarantees, and the checks of a budget.
+# The sentence that states a result's guarantee, and the checks of a budget.
 
 
 REPEATABLE = "not private: the noise comes from a fixed seed, and anyone who knows the seed can remove it"
 
 
 def check_budget(epsilon: float, delta: float, pure: bool = True) -> None:
-    """Refuse an ε or δ that promises nothing; δ = 0 is pure privacy, if a mechanism offers it."""
+    """Refuse an invalid ε or δ; δ = 0 is pure privacy, if a mechanism offers it."""
     refuse_other_kinds(check_budget, {"epsilon": epsilon, "delta": delta})
     if not 0 < epsilon < math.inf:
         raise UserError(f"epsilon is {epsilon}: give a finite number above 0, usually 0.1 to 10")
@@ -192,7 +192,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def promise(what: str, ledger: Ledger, delta: float, records: int, seed: int | None) -> str:
-    """Return the sentence: what holds, for which neighbours, by which mechanism, and what it does not cover."""
+    """Return the sentence: guarantee, neighbours, mechanism, and what it does not cover."""
     if seed is not None:
         return REPEATABLE
     if not ledger.events:

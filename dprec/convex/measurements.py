@@ -1,6 +1,6 @@
 """Random measurements of a sparse vector, and its recovery from them.
 
-There are far fewer measurements than entries. What is recovered is the vector of smallest ℓ1-norm that explains them.
+There are far fewer measurements than entries. The recovered vector has the smallest ℓ1-norm that explains them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dprec.errors import UserError
 class Design:
     """A public (m, size) matrix A: random rows of a cosine transform after random signs.
 
-    It recovers as the paper's matrix of Gaussian entries does, without a matrix in memory, in O(d ln d). `size` may be
-    larger than the requested dimension.
+    It recovers as well as the paper's matrix of Gaussian entries, without a matrix in memory, in O(d ln d). `size` may
+    be larger than the requested dimension.
     """
 
     def __init__(self, measurements: int, size: int, rng: np.random.Generator) -> None:
@@ -58,7 +58,7 @@ def bounded_rows(features: Any, norm: float, sparsity: int) -> sparse.csr_array:
     """Return rows with ‖x‖₂ ≤ norm and ‖x‖₁ ≤ norm √sparsity; longer rows are scaled down, invalid rows become 0.
 
     A row of at most `sparsity` entries and norm at most `norm` keeps both bounds and does not change. A row that is not
-    finite, or is beyond 1e150, counts as 0, so no record decides whether there is a result.
+    finite, or exceeds 1e150, counts as 0, so that no single record can prevent a result.
 
     >>> bounded_rows([[3.0, 4.0], [0.3, 0.0], [float("nan"), 1.0]], norm=1.0, sparsity=2).toarray().round(3)
     array([[0.6, 0.8],
@@ -98,7 +98,7 @@ def _row_norms(rows: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
 
 
 LONGEST = 1.5  # the largest norm of a measured row, over that of an unmeasured one
-FEWER = 6  # theory gives the order of m without a constant: of 1 / 32 to 1, a sixth had the smallest error
+FEWER = 6  # theory gives m up to a constant: among 1 / 32 to 1, a sixth had the smallest error
 RELAXED = 1.6  # steps longer than 1 converge in fewer steps
 _BLOCK = 1 << 22  # entries of the columns that are in memory at a time
 
@@ -143,11 +143,11 @@ def measured_mean(rows: sparse.csr_array, design: Design, longest: float) -> np.
 
 
 def least_l1(design: Design, measured: np.ndarray, tolerance: float = 0.02, steps: int = 500) -> np.ndarray:
-    """Return argmin ‖z‖₁ among A z = b, to a duality gap of `tolerance` ‖z‖₁ or after `steps` steps.
+    """Return argmin ‖z‖₁ subject to A z = b, to a duality gap of `tolerance` ‖z‖₁ or after `steps` steps.
 
     Douglas-Rachford splitting: one step towards the solutions of A z = b, which takes one product with A and one with
-    Aᵀ, and one step towards small entries. Their difference is a dual vector, which gives the gap. Linear programming
-    solvers need the matrix in memory, and a cosine transform has none.
+    Aᵀ, and one step towards small entries. Their difference is a dual vector, which gives the gap. Solvers of linear
+    programs would need the matrix in memory, which a cosine transform does not have.
     """
     if not measured.any():
         return np.zeros(design.size)

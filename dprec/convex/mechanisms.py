@@ -96,7 +96,7 @@ class LaplaceProjection(Laplace):
 
 @dataclass(frozen=True)
 class Recovery(Gaussian):
-    """A few noisy measurements of the mean, and the vector of smallest ℓ1-norm that explains them.
+    """The vector of smallest ℓ1-norm that explains a few noisy measurements of the mean.
 
     There are two guards. If the measurements are too many for the dimension (d < m ln² m), it is the plain Gaussian.
     If the result is longer than 2 norm, the recovery has failed and the result is 0. The sensitivity assumes that
@@ -105,7 +105,7 @@ class Recovery(Gaussian):
 
     epsilon: float = 1.0  # ε and δ of this release alone; they determine the number of measurements
     delta: float = 1e-6
-    design: Design | None = None  # None: draw a new one, which a small error needs
+    design: Design | None = None  # None: draw a new one, which is needed for a small error
 
     name = "ℓ1-recovery"
 
@@ -143,12 +143,12 @@ Mechanism = Gaussian | Zero
 # Noise vectors and random draws, from the operating system's entropy, or repeatable from a seed.
 
 
-_DRAWS = 1 << 61  # the key of draws other than noise; no release has it
-_GRID = 2.0**-20  # of the noise's scale: too coarse to show a float's lowest bits, too fine to matter for the error
+_DRAWS = 1 << 61  # the key of draws other than noise; releases do not use it
+_GRID = 2.0**-20  # of the noise's scale: coarse enough to hide a float's lowest bits, too fine to affect the error
 
 
 class VectorNoise(GaussianNoise):
-    """Vectors of independent noise, slightly wider than asked for: sums of neighbouring data sets round differently.
+    """Vectors of independent noise, slightly wider than requested: neighbouring data sets' sums round differently.
 
     >>> noise = VectorNoise(seed=3)
     >>> bool(2.8 < noise.at(0).gaussian(4000, 3.0).std() < 3.2), bool(4 < noise.at(1).laplace(4000, 3.0).std() < 4.5)

@@ -68,7 +68,7 @@ class OutputPerturbation(Estimator):
         refuse_other_kinds(type(self).__init__, self.get_params())
         check_budget(self.epsilon, self.delta)
         for name in ("scale", "tolerance"):
-            if not 0 < getattr(self, name) < 1e30:  # whose square, times others, no float64 holds
+            if not 0 < getattr(self, name) < 1e30:  # beyond, products with its square overflow float64
                 raise UserError(f"{name} is {getattr(self, name)}: give a number above 0 and below 1e30")
         loss = find_convex_loss(self.loss, self.target_bound)
         rows = bounded_rows(features, self.norm, self.sparsity)

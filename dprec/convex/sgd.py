@@ -54,7 +54,7 @@ class BiasReducedSGD(Estimator):
         learning_rate: by default scale / (√steps · a bound on the estimate's root mean square).
         scale: the expected norm of the best weights, for the default of `learning_rate`.
         radius: keep the iterates in a ball of this radius; the squared loss needs one.
-        max_steps: stop earlier. It learns with about a third of the number of records; few good steps learn nothing.
+        max_steps: stop earlier. About a third of the number of records works; a few accurate steps learn nothing.
         stopping: "ledger" for exact composition, "filter" for the rule of the paper.
         failure: the allowed probability of a bad result. Below about 1/2, several runs share the budget, and the best
             is chosen privately. None: one run.
@@ -146,7 +146,7 @@ class BiasReducedSGD(Estimator):
 
 
 class Descent:
-    """One run within a budget: the number of its steps is known before the first."""
+    """One run within a budget; the number of its steps is fixed before the first."""
 
     def __init__(
         self, model: BiasReducedSGD, rows: sparse.csr_array, targets: np.ndarray, loss: Loss, epsilon: float,
@@ -188,7 +188,7 @@ class Descent:
         return total / (self.steps + 1)
 
     def iterates(self) -> Iterator[np.ndarray]:
-        """Give w = 0, and the weights after each step."""
+        """Yield w = 0, and the weights after each step."""
         weights = np.zeros(self.rows.shape[1])
         yield weights
         for level in self.levels[: self.steps]:
@@ -205,7 +205,7 @@ class Descent:
         return self.estimator(part, self.noise.fresh(), self.rng)
 
     def _root_mean_square(self, steep: float) -> float:
-        """A bound on √E‖G‖², from the expected errors of the calls at every level."""
+        """Return a bound on √E‖G‖², from the expected errors of the calls at every level."""
 
         def squared(size: int) -> float:
             found = regime(size, self.rows.shape[1], self.model.sparsity, steep, self.estimator.multiplier)
