@@ -271,12 +271,8 @@ EXACT: dict[str, Form] = {
         lambda m, x, ids: m.mix(x, x.tanh(), tgt_mask=causal(x)),
         lambda: {"mix": nn.TransformerDecoderLayer(DIM, 2, 6, dropout=0.0, batch_first=True)},
     ),
-    "a fused QKV projection, `permute(2, 0, 3, 1, 4)`": Form(
-        of_one_map, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
-    ),
-    "a fused QKV projection, by `[0]` and `chunk`": Form(
-        of_one_map_apart, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}
-    ),
+    "a fused QKV projection, `permute(2, 0, 3, 1, 4)`": Form(of_one_map, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}),
+    "a fused QKV projection, by `[0]` and `chunk`": Form(of_one_map_apart, lambda: {"mix": nn.Linear(DIM, 3 * DIM)}),
     "parts of one parameter, `p[i][j]`, `p[:, k]`, `p.chunk(n, 1)`": Form(
         parts, lambda: {"deep": p(2, 3, DIM, DIM), "shift": p(2, DIM, 1), "wide": p(DIM, 2 * DIM), "over": p(LENGTH, 6)}
     ),
