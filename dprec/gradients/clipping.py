@@ -137,7 +137,7 @@ class UserGradients:
     losses: Tensor  # (B,)
     contributions: dict[str, list[Contribution]]
     real: int  # number of users; rows after them fill up the batch and have gradients of 0
-    unpadded: Tensor | None = None  # (B,) True for users known to have no padding for others' longer histories
+    unpadded: Tensor | None = None  # (B,) True for users known to read no rows for others' padding
     host_reads: dict[str, list[Contribution]] | None = None  # on the CPU: ids that a GPU looked up, 1 for a gradient
 
     @property

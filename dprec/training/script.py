@@ -130,7 +130,7 @@ class Training:
 
     @property
     def spent(self) -> float:
-        """ε of all steps so far, and of the runs that this one continues."""
+        """ε of all events so far, including those of the runs that this one continues."""
         return self.run.spent
 
     @property

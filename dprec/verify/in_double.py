@@ -27,7 +27,7 @@ LOW = (torch.float32, torch.bfloat16, torch.float16)
 class InDouble(AsWritten):
     """Runs torch functions in float64, whatever precision their arguments have or request.
 
-    With `double=False` it changes no precision, also not the parameters', for models that do not run in float64.
+    With `double=False` it changes no precision, nor the parameters', for models that do not run in float64.
 
     >>> layer = nn.Linear(2, 1)
     >>> with InDouble({"weight": layer.weight}) as exact:
