@@ -62,7 +62,7 @@ def _gpu() -> str:
     if not paths.TRITON:
         raise UserError("the kernels of a GPU need triton: pip install triton")
     here = torch.accelerator.current_accelerator()
-    if here is None or here.type not in paths.CARDS or not torch.accelerator.is_available():
+    if here is None or here.type not in paths.GPUS or not torch.accelerator.is_available():
         raise UserError("there is no GPU on this machine: measure where there is one")
     return here.type
 

@@ -108,7 +108,7 @@ class SampledData(LightningDataModule):
             self._batches = self._draws()
         return self._batches
 
-    def at_once(self, asked: int | None, on_cpu: int, on_card: int) -> int:
+    def at_once(self, asked: int | None, on_cpu: int, on_gpu: int) -> int:
         """Return the size of a micro-batch: as asked, or as suits the training device.
 
         Python takes equally long for a pass of any size, and a GPU waits for it.
@@ -116,7 +116,7 @@ class SampledData(LightningDataModule):
         if asked is not None:
             return asked
         trains_on = "cpu" if self.trainer is None else self.trainer.strategy.root_device.type
-        return on_cpu if trains_on == "cpu" else on_card
+        return on_cpu if trains_on == "cpu" else on_gpu
 
     def drawn_loader(self, units: Any) -> DataLoader[Any]:
         """One logical batch a step: the micro-batches of the units drawn, an empty list for an empty draw."""

@@ -17,7 +17,7 @@ from dprec.gradients.contributions.outer import Maps, Outer
 from dprec.gradients.contributions.over_positions import OverPositions
 from dprec.gradients.row_sum import RowSum
 from dprec_kernels import joint as kernels
-from dprec_kernels.paths import host_readable, on_card
+from dprec_kernels.paths import host_readable, on_gpu
 from dprec_kernels.products import multiply_each
 from dprec_kernels.workspace import workspace
 
@@ -130,7 +130,7 @@ def _one_read(use: Contribution) -> bool:
 
 def kernels_fit(losses: Tensor) -> bool:
     """Whether there are kernels for these users' gradients."""
-    return losses.shape[0] > 0 and on_card(losses)
+    return losses.shape[0] > 0 and on_gpu(losses)
 
 
 def scaled_at_once(
@@ -147,7 +147,7 @@ def scaled_at_once(
 
 def product_of(uses: Sequence[Contribution], total: object) -> Product | None:
     """Return what is scaled and summed, where a kernel does so for several parameters."""
-    if not isinstance(total, Tensor) or total.dtype != torch.float64 or not total.numel() or not on_card(total):
+    if not isinstance(total, Tensor) or total.dtype != torch.float64 or not total.numel() or not on_gpu(total):
         return None
     first, *rest = uses
     others = all_of(Outer, rest)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 TRITON = importlib.util.find_spec("triton") is not None
-CARDS = frozenset({"cuda"})  # device types whose tensors Triton's kernels take
+GPUS = frozenset({"cuda"})  # device types whose tensors Triton's kernels take
 
 
-def on_card(tensor: Tensor) -> bool:
+def on_gpu(tensor: Tensor) -> bool:
     """Whether Triton's kernels take this tensor, as far as its device says."""
-    return TRITON and tensor.device.type in CARDS
+    return TRITON and tensor.device.type in GPUS
 
 
 def fast(operation: str, tensor: Tensor, fits: bool = True) -> ModuleType:
@@ -27,7 +27,7 @@ def fast(operation: str, tensor: Tensor, fits: bool = True) -> ModuleType:
     >>> fast("dprec_kernels.sample_norms", torch.zeros(1)).__name__
     'dprec_kernels.sample_norms.pieces'
     """
-    return _module(f"{operation}.{'triton' if fits and on_card(tensor) else 'pieces'}")
+    return _module(f"{operation}.{'triton' if fits and on_gpu(tensor) else 'pieces'}")
 
 
 _module = cache(importlib.import_module)

@@ -187,7 +187,7 @@ def interpreted() -> Iterator[None]:
         mock.patch.object(interpreter, "_unwrap_tensor", unwrapped),
         mock.patch.object(interpreter, "_rewrap_tensor", lambda tensor, original_tensor: tensor),
         mock.patch.object(interpreter.GridExecutor, "__call__", counting),
-        mock.patch.object(paths, "CARDS", {*paths.CARDS, "pretend"}),
+        mock.patch.object(paths, "GPUS", {*paths.GPUS, "pretend"}),
     ):
         yield
 

@@ -12,7 +12,7 @@ from dprec.gradients.contributions.base import Contribution, Line, SquaredNorms,
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.dense import Dense
 from dprec_kernels.joint import Positions
-from dprec_kernels.paths import on_card
+from dprec_kernels.paths import on_gpu
 from dprec_kernels.wide_sum import lengths
 
 
@@ -62,6 +62,6 @@ def over_positions(values: Tensor, factors: Tensor | None = None) -> Contributio
 
     On a CPU it is summed here; GPU kernels sum it when they compute its norm.
     """
-    if on_card(values):
+    if on_gpu(values):
         return OverPositions(values, factors)
     return Dense((values if factors is None else values * factors).sum(1))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dprec.errors import UserError
 from dprec_kernels import sparse_update
 from dprec_kernels.file_tensor import zeros_beside
-from dprec_kernels.paths import lies_plainly, on_card
+from dprec_kernels.paths import lies_plainly, on_gpu
 from dprec_kernels.tables import Tables, spread
 
 _Rows: TypeAlias = "tuple[nn.Parameter, Tensor, Tensor, dict[str, Any]]"  # a table, rows, their gradient, its group
@@ -205,8 +205,8 @@ def make(
 def _is_plain(own: _Rows) -> bool:
     """Whether a kernel can step these rows of a table together with other tables' rows."""
     parameter, rows, gradient, _ = own
-    plain = on_card(parameter) and lies_plainly(parameter)
-    return plain and parameter.dim() == 2 and gradient.dtype == torch.float32 and on_card(rows)
+    plain = on_gpu(parameter) and lies_plainly(parameter)
+    return plain and parameter.dim() == 2 and gradient.dtype == torch.float32 and on_gpu(rows)
 
 
 def _is_sparse(parameter: nn.Parameter) -> bool:

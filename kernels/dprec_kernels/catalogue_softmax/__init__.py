@@ -14,7 +14,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from dprec_kernels import reference
 from dprec_kernels.catalogue_softmax import overlaps, pieces, users
 from dprec_kernels.catalogue_softmax.users import UserSoftmaxes
-from dprec_kernels.paths import fast, on_card
+from dprec_kernels.paths import fast, on_gpu
 from dprec_kernels.plain_function import PlainFunction
 from dprec_kernels.processor import in_full
 
@@ -100,7 +100,7 @@ def centred(table: Tensor, padding: int = 0) -> Tensor:
     if table.shape[0] < 3:
         return table
     others = table.shape[0] - 1
-    if not on_card(table):  # most tables are far from it, which few digits tell at a fifth of the time
+    if not on_gpu(table):  # most tables are far from it, which few digits tell at a fifth of the time
         memory = weakref.ref(table.untyped_storage())  # not its address, where another table may come to lie
         known = (memory, table.storage_offset(), table._version, table.shape, table.stride(), padding)
         if getattr(_seen, "spread", None) == known:  # by the micro-batch before
@@ -111,7 +111,7 @@ def centred(table: Tensor, padding: int = 0) -> Tensor:
             _seen.spread = known
             return table
     common = (table.sum(0, dtype=torch.float64) - table[padding]) / others
-    if on_card(table):  # without waiting for the answer, and by the same law with all on one side
+    if on_gpu(table):  # without waiting for the answer, and by the same law with all on one side
         against = torch.cat([table[padding], common * (LIKE * others / (LIKE - 1)) ** 0.5])
         like = torch.linalg.vector_norm(table, dtype=torch.float64) < torch.linalg.vector_norm(against)
         return table - torch.where(like, common, 0.0).to(table.dtype)

@@ -69,7 +69,7 @@ def of_matrices(matrices: Sequence[Tensor], std: float, source: RowNoise) -> Non
     if len({matrix.dtype for matrix in each}) > 1 or len({matrix.device for matrix in each}) > 1:
         raise ValueError("matrices must be of one type, on one device")
     plain = all(paths.lies_plainly(matrix, torch.float32, torch.float64) for matrix in each)
-    if len(each) == len(matrices) and plain and len(each) > 1 and paths.on_card(each[0]):
+    if len(each) == len(matrices) and plain and len(each) > 1 and paths.on_gpu(each[0]):
         paths.fast(__name__, each[0]).of_matrices(each, std, source)
         return
     for place, matrix in enumerate(matrices):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dprec_kernels.joint import reference
 from dprec_kernels.joint.reference import Law, Measure, Positions, Products, Softmaxes, Vectors
-from dprec_kernels.paths import on_card
+from dprec_kernels.paths import on_gpu
 
 __all__ = ["Law", "Measure", "Positions", "Products", "Softmaxes", "Vectors", "measured", "reference", "scaled", "sums"]
 
@@ -59,7 +59,7 @@ def sums(terms: Sequence[Products | Vectors | Positions], weight: Tensor) -> lis
 
 
 def _fast(like: Tensor) -> ModuleType:
-    if len(like) and on_card(like):
+    if len(like) and on_gpu(like):
         from dprec_kernels.joint import triton
 
         return triton

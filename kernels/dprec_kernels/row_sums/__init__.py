@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dprec_kernels.paths import on_card
+from dprec_kernels.paths import on_gpu
 from dprec_kernels.row_sums import reference
 from dprec_kernels.row_sums.reference import Part
 
@@ -30,7 +30,7 @@ def row_sums(
     """
     tensors = [tensor for part in parts for tensor in (*part.values, part.scales)]
     with torch.no_grad():
-        if len(starts) and on_card(order) and all(each.dtype != torch.float64 for each in tensors):
+        if len(starts) and on_gpu(order) and all(each.dtype != torch.float64 for each in tensors):
             from dprec_kernels.row_sums import triton
 
             return triton.row_sums(parts, order, starts, stops, counts, dtype)
