@@ -1,7 +1,7 @@
-"""Which rows of the tables enough users touch, decided under noise, in memory that grows with what is touched.
+"""Chooses rows that enough users touch, by noisy counts, in memory that grows with the touched rows only.
 
-The law is that of the dense map: touched rows are decided one by one, and of the others the gaps between survivors are
-drawn.
+The result has the distribution of the dense map: touched rows are decided one by one, and for the others the gaps
+between survivors are drawn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dprec_kernels.ordering import ascending, ordered
 
-Uniforms = Callable[[int], Tensor]  # so many float64 numbers from 0 up to, but without, 1
+Uniforms = Callable[[int], Tensor]  # draws so many float64 numbers in [0, 1)
 
 MOST_ROWS = 1 << 53  # up to here a float64 counts without rounding
 GAPS = 1 << 20  # most gaps drawn at once
@@ -33,14 +33,14 @@ def contribution_map(
 ) -> Tensor:
     """Return the sorted int64 rows, out of `size`, whose noisy contributions reach `threshold`.
 
-    rows (m,) are what users (m,) touched, one user's after the other's. Every user is a vector of zeros and ones, one
-    at each distinct row, scaled down to L2 norm `clip`; the map is their sum, plus N(0, (noise_multiplier · clip)²) at
-    each of the `size` rows. With a `domain`, sorted and distinct, the map has its rows alone: what a user touches
-    elsewhere is left out.
+    rows (m,) are the rows that users (m,) touched, user by user. Every user is a vector of zeros and ones, one at each
+    distinct row, scaled down to L2 norm `clip`; the map is their sum, plus N(0, (noise_multiplier · clip)²) at each of
+    the `size` rows. With a `domain`, sorted and distinct, the map has only its rows: other rows that a user touches are
+    left out.
 
-    The law of the result is that of the dense map, which is never built: rows that somebody touched are decided one
-    by one, of the others the survivors are drawn by the gaps between them. Size and memory of the work are those of
-    what is touched and what survives. `uniforms(n)` draws n float64 numbers from 0 up to, but without, 1.
+    The result has the distribution of the dense map, which is never built. Touched rows are decided one by one; for the
+    others, the gaps between survivors are drawn. Time and memory grow with the touched and the surviving rows only.
+    `uniforms(n)` draws n float64 numbers in [0, 1).
 
     >>> rows, users = torch.tensor([3, 5, 3, 3, 3, 7]), torch.tensor([0, 0, 0, 1, 2, 2])
     >>> contribution_map(rows, users, 10, clip=1.0, noise_multiplier=0.0, threshold=2.0, uniforms=torch.rand)
@@ -82,7 +82,7 @@ def contributions(rows: Tensor, users: Tensor, size: int, clip: float) -> tuple[
 
 
 def survivors(touched: Tensor, sums: Tensor, size: int, threshold: float, std: float, uniforms: Uniforms) -> Tensor:
-    """Return the sorted rows out of `size` that reach the threshold, where all but the touched ones have sum 0."""
+    """Return the sorted rows out of `size` that reach the threshold; all except the touched ones have sum 0."""
     if std == 0:
         seen, chance = sums >= threshold, float(threshold <= 0)
     else:
@@ -98,8 +98,8 @@ def survivors(touched: Tensor, sums: Tensor, size: int, threshold: float, std: f
 def successes(trials: int, chance: float, uniforms: Uniforms) -> Tensor:
     """Return the sorted places of the successes among independent trials, by drawing the gaps between them.
 
-    A gap is the whole part of an exponential variable of rate -log(1 - chance). Its uniform has 106 bits near 0, so
-    that a first trial succeeds as rarely as it should.
+    A gap is the integer part of an exponential variable of rate -log(1 - chance). Its uniform has 106 bits near 0, so
+    that the first trial's probability is accurate even if it is tiny.
     """
     if chance >= 1:
         return torch.arange(trials)

@@ -1,4 +1,4 @@
-"""Tensors that lie in a file: more than fits into memory, paged in and out as they are read and written."""
+"""Tensors in files, which may be larger than memory: pages are loaded and written back on demand."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 
 
 def file_tensor(folder: str | Path, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return zeros in a new file in this folder, which must exist; raise OSError where it cannot be made.
+    """Return zeros in a new file in this folder, which must exist; raise OSError if it cannot be made.
 
-    The file has no name once it is mapped, so that nobody reads it while it is in use and nothing is left when the
-    process ends, however it ends; a network's file system, which renames such files, is refused. The file's space is
-    claimed at once: a full disk is an error here and not a crash later.
+    The file has no name once it is mapped, so that no other process reads it and nothing is left when the process ends
+    in any way. A network file system, which renames such files, is refused. The file's space is allocated at once: a
+    full disk is an error here and not a crash later.
 
     >>> from tempfile import gettempdir
     >>> table = file_tensor(gettempdir(), (3, 2))
@@ -43,18 +43,18 @@ def file_tensor(folder: str | Path, shape: Sequence[int], dtype: torch.dtype = t
 
 
 def in_file(tensor: Tensor) -> bool:
-    """Whether a tensor lies in a file."""
+    """Whether a tensor is in a file."""
     return folder_of(tensor) is not None
 
 
 def folder_of(tensor: Tensor) -> Path | None:
-    """Return the folder of the file a tensor lies in, if it does."""
+    """Return the folder of a tensor's file, or None."""
     name = tensor.untyped_storage().filename if tensor.device.type == "cpu" else None
     return None if name is None else Path(name).parent
 
 
 def zeros_beside(tensor: Tensor) -> Tensor:
-    """Return zeros of the form of a tensor: in a file of the same folder where it lies in one, else in memory."""
+    """Return zeros like a tensor: in a file of the same folder if it is in one, otherwise in memory."""
     folder = folder_of(tensor)
     if folder is None:
         return torch.zeros_like(tensor, requires_grad=False)

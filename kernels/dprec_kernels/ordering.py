@@ -1,6 +1,6 @@
-"""Sorting of ids. On a CPU it is numpy's, whose vector instructions sort numbers ten times as fast as torch's sort.
+"""Sorts ids. On a CPU it uses numpy, whose vector instructions sort numbers ten times as fast as torch.
 
-What an id's place was travels in the id's lower bits, so that one sort of plain numbers finds both.
+The lower bits of each sort key hold an id's place, so that one sort of plain numbers finds both.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def distinct(ids: Tensor) -> Tensor:
 
 
 def picked(kept: Tensor, *parallel: Tensor) -> tuple[Tensor, ...]:
-    """Return what is kept of tensors of equal length: themselves, without a copy, where that is all."""
-    if not host_readable(kept):  # one wait for how many there are, instead of one for each tensor
+    """Return the kept entries of tensors of equal length; the tensors themselves, without a copy, if all are kept."""
+    if not host_readable(kept):  # one wait for their number, instead of one for each tensor
         places = kept.nonzero().squeeze(1)
         return tuple(each.index_select(0, places) for each in parallel)
     return parallel if bool(kept.all()) else tuple(each[kept] for each in parallel)
 
 
 def is_among(rows: Tensor, ascending: Tensor) -> Tensor:
-    """Return which of these rows stand in a list that ascends.
+    """Return whether each of these rows is in an ascending list.
 
     >>> is_among(torch.tensor([[5, 2], [7, 9]]), torch.tensor([2, 7]))
     tensor([[False,  True],
@@ -68,6 +68,6 @@ def is_among(rows: Tensor, ascending: Tensor) -> Tensor:
 
 
 def _reach(ids: Tensor) -> int:
-    """Return a number that no id is larger than, nor smaller than its opposite."""
+    """Return a number that bounds the absolute value of all ids."""
     smallest, largest = torch.aminmax(ids)
     return max(-int(smallest), int(largest)) + 1

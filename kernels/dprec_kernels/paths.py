@@ -1,4 +1,4 @@
-"""Which path an operation takes, decided here alone: Triton's kernels, numpy, or torch's own operations."""
+"""Decides, here alone, which path an operation takes: Triton's kernels, numpy, or torch's own operations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ GPUS = frozenset({"cuda"})  # device types whose tensors Triton's kernels take
 
 
 def on_gpu(tensor: Tensor) -> bool:
-    """Whether Triton's kernels take this tensor, as far as its device says."""
+    """Whether this tensor's device is one for Triton's kernels."""
     return TRITON and tensor.device.type in GPUS
 
 
 def fast(operation: str, tensor: Tensor, fits: bool = True) -> ModuleType:
-    """Return the fast path of an operation, a package of this one: `triton` for a tensor on a GPU, else `pieces`.
+    """Return the fast path of an operation (a sub-package): `triton` for a tensor on a GPU, otherwise `pieces`.
 
-    `fits` says whether the operation's kernel can take what it is given.
+    `fits` tells whether the operation's kernel supports the arguments.
 
     >>> fast("dprec_kernels.sample_norms", torch.zeros(1)).__name__
     'dprec_kernels.sample_norms.pieces'
@@ -34,21 +34,21 @@ _module = cache(importlib.import_module)
 
 
 def by_numpy(tensor: Tensor) -> bool:
-    """Whether numpy sees the tensor's memory, and may be asked where it is faster than torch.
+    """Whether numpy can access the tensor's memory, and may be used if it is faster than torch.
 
-    Not `host_readable`: a device may answer at once and hold memory that numpy does not see.
+    This differs from `host_readable`: a device may answer at once although numpy cannot access its memory.
     """
     return tensor.device.type == "cpu"
 
 
 def host_readable(tensor: Tensor) -> bool:
-    """Whether Python may ask what a tensor holds without waiting for a device to come to it.
+    """Whether Python can read a tensor's values without waiting for a device.
 
-    Where it may not, what may turn out to be needless is done all the same: that costs less than the question.
+    If not, possibly needless work is done all the same: that costs less than reading.
     """
     return tensor.device.type == "cpu"
 
 
 def lies_plainly(tensor: Tensor, *dtypes: torch.dtype) -> bool:
-    """Whether a tensor has one of these types, by default float32, and no gaps, as the kernels of tables want it."""
+    """Whether a tensor has one of these dtypes, by default float32, and no gaps, as the kernels for tables require."""
     return tensor.dtype in (dtypes or (torch.float32,)) and tensor.is_contiguous()

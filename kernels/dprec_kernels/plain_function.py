@@ -8,9 +8,9 @@ import torch
 
 
 class PlainFunction(torch.autograd.Function):
-    """A function of plain tensors: `run` is `apply` without the search for tensors that torch.func has left.
+    """A function of plain tensors: `run` is `apply` without the search for tensors of torch.func's transforms.
 
-    That search takes as many calls of Python as all else that a small function does.
+    That search takes as many Python calls as the rest of a small function.
     """
 
     run: ClassVar[Any] = torch._C._FunctionBase.__dict__["apply"]

@@ -1,7 +1,6 @@
-"""What is known of this processor before anything is measured, how many threads torch has, and in what it computes.
+"""Facts about this processor, torch's threads, and its precision. Nothing is measured.
 
-A measurement could come out one way now, and the other way when a run is resumed on the same processor: its sums would
-be others.
+A measurement could have another result when a run resumes on the same processor, and sums would then differ.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ AMD = "AuthenticAMD"
 
 @cache
 def mkl_is_slow() -> bool:
-    """Whether torch asks MKL for functions of numbers, on a processor that MKL does not take at full speed."""
+    """Whether torch uses MKL for functions of numbers, on a processor for which MKL is not at full speed."""
     return torch.backends.mkl.is_available() and AMD in _described()
 
 
 def ask_mkl_for_equal_bits() -> None:
-    """Ask MKL for products whose bits do not depend on where in memory a matrix lies, unless the user has asked.
+    """Set MKL to products whose bits do not depend on a matrix's address, unless the user has set it otherwise.
 
-    On AMD's processors it multiplies small matrices in another order where they lie on no multiple of 16 bytes, and so
-    where a user's do in a batch. It reads the variable at its first product, and is as fast with it.
+    On AMD's processors MKL multiplies small matrices in another order if their address is no multiple of 16 bytes, such
+    as a user's matrices in a batch. It reads the variable at its first product, and is as fast with it.
     """
     if mkl_is_slow() and "avx2" in _described():
         os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
@@ -37,15 +36,15 @@ def ask_mkl_for_equal_bits() -> None:
 
 @cache
 def mkl_is_narrow() -> bool:
-    """Whether torch asks MKL for products, and MKL leaves 512-bit instructions alone that are there."""
+    """Whether torch uses MKL for products, and MKL does not use the processor's 512-bit instructions."""
     wide = getattr(torch.cpu, "_is_avx512_supported", lambda: False)
     return mkl_is_slow() and bool(wide())
 
 
 def round_up(count: int) -> int:
-    """Return of how many numbers, at least `count`, a CPU computes exponentials alike, however it divides them.
+    """Round up to a number of exponentials that a CPU computes all in the same way, for any division among threads.
 
-    It takes 32 at a time, and those that are left over at the end of a thread's part by another function.
+    It computes 32 at a time, and the rest of each thread's part by another function.
 
     >>> round_up(1) % 32, round_up(0)
     (0, 0)
@@ -63,7 +62,7 @@ def _described() -> str:
 
 @contextmanager
 def of_threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads.
+    """A context in which torch uses `count` threads.
 
     >>> before = torch.get_num_threads()
     >>> with of_threads(1):
@@ -87,5 +86,5 @@ def one_thread() -> Iterator[None]:
 
 
 def in_full(device: str) -> AbstractContextManager[Any]:
-    """Compute in the precision of what is given, whatever autocast is on."""
+    """A context that computes in the inputs' precision, with autocast disabled."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()

@@ -1,6 +1,6 @@
-"""Recurrent layers whose backward pass leaves the gradient at the gates of every step and user.
+"""Recurrent layers whose backward pass returns the gradient at the gates of every step and user.
 
-That is all a weight's gradient of each user needs: Σ_t gradient_t inputᵀ_t, and the same with the hidden states
+A weight's gradient of each user follows from it: Σ_t gradient_t inputᵀ_t, and the same with the hidden states
 for the recurrent weight. Formulas and the order of the gates are those of `torch.nn.GRU` and `torch.nn.LSTM`;
 every user starts from zeros.
 
@@ -23,9 +23,9 @@ _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 def gru(inputs: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, inner_bias: Tensor) -> Tensor:
     """Return the hidden states (T, B, h) for inputs (T, B, i), weight (3h, i) and recurrent (3h, h).
 
-    `bias` and `inner_bias` (T, B, 3h) are one bias each, expanded, which takes no memory: they are added to what
-    comes from the input and from the hidden state. Their gradients are those at the gates. Gradients flow to
-    `inputs` and to them, not to the weights, and once.
+    `bias` and `inner_bias` (T, B, 3h) are one bias each, expanded, which takes no memory. They are added to the
+    input's part and to the hidden state's part. Their gradients are those at the gates. Gradients flow to `inputs` and
+    to them, not to the weights; the backward pass runs only once.
 
     >>> inputs, zero = torch.zeros(2, 1, 1), torch.zeros(3).expand(2, 1, 3)
     >>> gru(inputs, torch.ones(3, 1), torch.ones(3, 1), zero + 1, zero).flatten()  # tanh(1) (1 - σ(1)), …
@@ -39,8 +39,8 @@ def gru(inputs: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, inner_b
 def lstm(inputs: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Return the hidden states (T, B, h) and the cells (T, B, h), for weight (4h, i) and recurrent (4h, h).
 
-    `bias` (T, B, 4h) is the sum of the layer's two, expanded, which takes no memory. Its gradient is that at the
-    gates. Gradients flow from the hidden states to `inputs` and to it, not to the weights, and once.
+    `bias` (T, B, 4h) is the sum of the layer's two, expanded, which takes no memory. Its gradient is that at the gates.
+    Gradients flow from the hidden states to `inputs` and to it, not to the weights; the backward pass runs only once.
 
     >>> inputs, zero = torch.zeros(2, 1, 1), torch.zeros(4).expand(2, 1, 4)
     >>> hidden, cells = lstm(inputs, torch.ones(4, 1), torch.ones(4, 1), zero + 1)
@@ -200,5 +200,5 @@ def _steps(gates: Tensor, *widths: int) -> list[tuple[Tensor, ...]]:
 
 
 def _scratch(name: str, like: Tensor) -> Tensor:
-    """Return memory of one step of `like` that serves the next backward loop again."""
+    """Return memory for one step of `like`, which later backward loops reuse."""
     return workspace.take(f"recurrent {name}", like.shape[1:], like)

@@ -1,7 +1,7 @@
-"""The plain truth of the operations, which tests compare the fast paths with.
+"""Reference implementations of the operations, with which tests compare the fast paths.
 
-`row_noise`, `row_sums` and `joint` have theirs in their folders, because their fast paths use parts of them. That of
-`recurrent` is torch's own layers.
+Those of `row_noise`, `row_sums` and `joint` are in their folders, because their fast paths use parts of them. The
+reference of `recurrent` is torch's own layers.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# `catalogue_softmax`: every matrix is built, every formula is the one on paper.
+# `catalogue_softmax`: every matrix is built, by the formulas on paper.
 
 
 def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> Tensor:
     """Return the loss of every position; differentiable in `hidden` and `table` by autograd."""
     logits = (hidden @ table.T).index_fill(-1, target.new_tensor([padding]), float("-inf"))
-    # The padding class has probability zero, so positions without a target borrow another and are zeroed.
+    # The padding class has probability zero, so positions without a target get another one and are zeroed.
     somewhere = target.where(target != padding, 1 if padding == 0 else 0)
     loss = F.cross_entropy(logits.flatten(0, -2), somewhere.flatten(), reduction="none")
     return loss.view(target.shape) * (target != padding)
@@ -59,7 +59,7 @@ def lazy_noise(table: Tensor, rows: Tensor, std: Tensor, mean: Tensor, normals: 
     table[rows] = mean.unsqueeze(1) * table[rows] + std.unsqueeze(1) * normals
 
 
-# `dense_noise`, and what a step costs that is not fused: gradient and noise are as large as the table.
+# `dense_noise`, as a step that is not fused: gradient and noise are as large as the table.
 
 
 def dense_noise(

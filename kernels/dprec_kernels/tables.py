@@ -1,4 +1,4 @@
-"""Tables as a kernel takes them: several as one list, some rows as a sparse tensor, and numbers sent to a GPU."""
+"""Tables for kernels: several as one list, some rows as a sparse tensor, and numbers sent to a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dprec_kernels.paths import lies_plainly
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables of float32 without gaps, on one device, and where a kernel finds each; the tensors keep the memory."""
+    """Tables of float32 without gaps, on one device, and their addresses for kernels; the tensors keep the memory."""
 
     each: tuple[Tensor, ...]
     places: Tensor  # (tables, 2) the address of each, and its columns
@@ -35,7 +35,7 @@ class Tables:
         return cls(each, sent(places, each[0].device))
 
     def __reduce__(self) -> Any:
-        return Tables.of, (self.each,)  # a copy's tables lie elsewhere
+        return Tables.of, (self.each,)  # a copy's tables have other addresses
 
     @property
     def widest(self) -> int:
@@ -43,7 +43,7 @@ class Tables:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device, wherever it is. What comes back to the host is awaited."""
+    """Return a tensor on a device. A copy to the CPU waits until it is complete."""
     if tensor.device.type != "cpu":
         return tensor.to(device)
     if device.type == "cuda":  # from other memory, or where rows lie apart, a copy waits
@@ -62,7 +62,7 @@ def sent(numbers: Sequence[object], device: torch.device) -> Tensor:
 
 
 def spread(columns: Sequence[Sequence[int]], times: Sequence[int], device: torch.device) -> Tensor:
-    """Return (columns, sum of times): each number of each column so many times.
+    """Return (columns, sum of times): each number of each column repeated by `times`.
 
     >>> spread([[0, 5, 9], [7, 8, 6]], [2, 0, 1], torch.device("cpu"))
     tensor([[0, 0, 9],
@@ -71,13 +71,13 @@ def spread(columns: Sequence[Sequence[int]], times: Sequence[int], device: torch
     if device.type == "cpu":
         each, often = (torch.tensor(numbers, dtype=torch.int64) for numbers in (columns, times))
         return each.repeat_interleave(often, 1)
-    each = sent([*columns, [*accumulate(times)]], device)  # and not what it gives, which may be a million numbers
+    each = sent([*columns, [*accumulate(times)]], device)  # not the result, which may have a million numbers
     place = torch.searchsorted(each[-1], torch.arange(sum(times), device=device), right=True)
     return each[:-1].index_select(1, place)
 
 
 def of_rows(rows: Tensor, values: Tensor, shape: Sequence[int], *, merged: bool = False) -> Tensor:
-    """Return a sparse tensor with these rows (n,) and their values (n, ...); `merged` ones ascend, each there once.
+    """Return a sparse tensor with these rows (n,) and their values (n, ...); `merged` rows are sorted and distinct.
 
     Torch's checks of all sparse tensors are off meanwhile, in other threads, too.
 

@@ -1,7 +1,7 @@
-"""Sums over many users that float32 cannot hold: parts of a few rows in float32, their sum in float64.
+"""Sums over many users for which float32 is too coarse: parts of a few rows in float32, their sum in float64.
 
-What is added up in float32 is rounded in proportion to how much is there already. Of users who are all alike these
-errors point one way, and who is in the batch decides which rows come together: so they are kept small a user.
+A float32 sum's rounding errors are proportional to the sum so far. For equal users, these errors have the same sign,
+and the batch decides which rows are added together. So the error for each user is kept small.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dprec_kernels.paths import host_readable
 from dprec_kernels.products import add_multiplied, add_summed, multiply_each, product
 from dprec_kernels.workspace import workspace
 
-TOGETHER = 64  # users, or rows of a product, that are added up in float32: each is off by 8e-7 of itself at most, seen
+TOGETHER = 64  # users, or rows of a product, that are added up in float32: a measured relative error of at most 8e-7
 PARTS = 8  # such parts that are added up in float32
-LARGE = 1 << 14  # numbers of a sum from which on its parts stay in the cache only one at a time
-IN_CACHE = 1 << 18  # numbers of a sum that are worked on at a time: 1 MB; fewer, larger products are faster
-HELD = 1 << 20  # numbers in parts of smaller sums that are held together
+LARGE = 1 << 14  # numbers of a sum from which only one part at a time stays in the cache
+IN_CACHE = 1 << 18  # numbers of a sum that are processed at a time: 1 MB; fewer, larger products are faster
+HELD = 1 << 20  # numbers in parts of smaller sums that are kept together
 HELD_ON_CARD = 1 << 28  # the same on a GPU, where each launch costs as much as many numbers: 1 GB
 
 
 class WidePart:
-    """A part of a sum: what is added to `sum` goes to the total with `flush`."""
+    """A part of a sum: `add` adds to `sum`, and `flush` adds it to the total."""
 
     def __init__(self, total: Tensor, dtype: torch.dtype) -> None:
         self.total = total
@@ -60,7 +60,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     True
     """
     numbers = total.numel()
-    if not numbers:  # as where a strategy has chosen none of the rows
+    if not numbers:  # such as if a strategy has chosen no rows
         return
     if total.dtype == left.dtype:
         add_summed(total, left, right)
@@ -76,7 +76,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def lengths(values: Tensor) -> Tensor:
-    """Return the norms of vectors (…, n), also where their squares overflow, so that no user is left out for that.
+    """Return the norms of vectors (…, n), also if their squares overflow, so that no user is left out for that.
 
     >>> lengths(torch.tensor([[3.0, 4.0], [3e20, 4e20]]))
     tensor([5.0000e+00, 5.0000e+20])
@@ -121,7 +121,7 @@ def _add_in_turn(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def _add_parts(total: Tensor, left: Tensor, right: Tensor, most: int) -> None:
-    """Multiply `TOGETHER` rows at a time, and add up at `most` so many products."""
+    """Multiply `TOGETHER` rows at a time, and add up at most `most` products."""
     rows = left.shape[-2]
     whole = rows - rows % TOGETHER
     step = TOGETHER * max(1, most)

@@ -1,4 +1,4 @@
-"""Scratch memory that is kept: fresh pages are the most expensive memory there is on a CPU."""
+"""Scratch memory that is kept for reuse: on a CPU, new pages cost most."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 
 @dataclass(eq=False)
 class Loan:
-    """Memory that is its holder's alone for as long as anyone refers to the loan."""
+    """Memory that belongs only to its holder as long as the loan is referenced."""
 
     memory: Tensor
 
 
 class Workspace(threading.local):
-    """Hands out uninitialised tensors by name; the same name gives the same memory again, in each thread its own.
+    """Returns uninitialised tensors by name; the same name returns the same memory again, separately in each thread.
 
     >>> workspace = Workspace()
     >>> first = workspace.take("scores", (4, 8), torch.zeros(1))
@@ -33,15 +33,15 @@ class Workspace(threading.local):
         self._lent: dict[str, weakref.ref[Loan]] = {}
 
     def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return a tensor of this shape, of the dtype and on the device of `like`; its contents are anything."""
+        """Return an uninitialised tensor of this shape, with the dtype and device of `like`."""
         key, size = (name, like.dtype, like.device), math.prod(shape)
         if key not in self._held or self._held[key].shape[0] < size:
-            with torch.inference_mode(False):  # memory first needed while ranking must serve training too
+            with torch.inference_mode(False):  # ranking may allocate it first, and training uses it too
                 self._held[key] = torch.empty(size, dtype=like.dtype, device=like.device)
         return self._held[key][:size].view(tuple(shape))
 
     def lend(self, name: str, size: int, like: Tensor) -> Loan | None:
-        """Return memory of this name that no later call gets while the loan lives; None while it is lent."""
+        """Return memory of this name that no later call gets while the loan exists; None if it is lent already."""
         lent = self._lent.get(name)
         if lent is not None and lent() is not None:
             return None

@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 
-_seen = threading.local()  # which table was found to have little in common, in each thread
-LIKE = 4  # a table is centred whose rows' squares are so many times as large as those of their differences
+_seen = threading.local()  # in each thread, the last table whose rows have little in common
+LIKE = 4  # a table is centred if its rows' squares are so many times as large as those of their differences
 
 
 def catalogue_softmax(hidden: Tensor, table: Tensor, target: Tensor, padding: int = 0) -> Tensor:
@@ -62,11 +62,11 @@ def for_users(
 ) -> tuple[Tensor, Tensor, UserSoftmaxes | Tensor]:
     """Return loss, log Σ exp of the scores, and the users' softmaxes, for hidden (B, T, d).
 
-    Nobody may look at what stands at positions without a target: what asks for `hidden` again wants zeros there.
+    Values at positions without a target are not read: functions that take `hidden` again require zeros there.
 
-    Softmaxes have their products where the norm from these costs less than building the gradient. On a device that
-    computes scores again wherever they are needed only the likeliest item's chance (B, T) is known of them. The
-    gradient flows to `hidden` alone: the table's is for the caller to sum, user by user.
+    Softmaxes have their products if norms from these cost less than building the gradient. On a device that computes
+    scores again when they are needed, only the largest probability (B, T) is returned instead. The gradient flows to
+    `hidden` alone: the caller sums the table's, user by user.
     """
     hidden, table = _checked(hidden, table, target)
     longest = hidden.shape[-1]  # up to here the products cost less than building the user's gradient; measured
@@ -78,21 +78,21 @@ def for_users(
 def _forward(
     hidden: Tensor, table: Tensor, target: Tensor, padding: int, longest: int = 0, keep: bool = True
 ) -> tuple[Tensor, Tensor, Tensor, UserSoftmaxes | Tensor]:
-    """Return the loss, log Σ exp of the scores, d loss / d hidden, and what gradients of the table are made of."""
+    """Return the loss, log Σ exp of the scores, d loss / d hidden, and the softmaxes for gradients of the table."""
     path = _fast(hidden)
     if path is pieces:
         loss, slope, known = users.forward(hidden, table, target, padding, longest, keep)
         return loss, known.log_total, slope, known
-    # All users in one launch; norms and sums compute the scores again, which costs a GPU no more than to read them.
+    # All users in one launch; norms and sums compute the scores again, which is as fast on a GPU as reading them.
     flat = path.forward(hidden.flatten(0, 1), table, target.flatten(), padding)
     loss, log_total, slope, likeliest = (x.view(*target.shape, *x.shape[1:]) for x in flat)
     return loss, log_total, slope, likeliest
 
 
 def centred(table: Tensor, padding: int = 0) -> Tensor:
-    """Return the table less what its rows have in common, where that is most of them: the softmax is the same.
+    """Return the table minus the common part of its rows, if that is most of them: the softmax is the same.
 
-    It knows differences of scores alone, and float32 has few digits for those of large scores that are nearly equal.
+    It depends only on differences of scores, and float32 has few digits for those of large, nearly equal scores.
 
     >>> centred(torch.tensor([[0.0], [1001.0], [1003.0]])).flatten().tolist()
     [-1002.0, -1.0, 1.0]
@@ -100,8 +100,8 @@ def centred(table: Tensor, padding: int = 0) -> Tensor:
     if table.shape[0] < 3:
         return table
     others = table.shape[0] - 1
-    if not on_gpu(table):  # most tables are far from it, which few digits tell at a fifth of the time
-        memory = weakref.ref(table.untyped_storage())  # not its address, where another table may come to lie
+    if not on_gpu(table):  # most tables are far from it; a coarse check takes a fifth of the time
+        memory = weakref.ref(table.untyped_storage())  # not its address, which another table may get
         known = (memory, table.storage_offset(), table._version, table.shape, table.stride(), padding)
         if getattr(_seen, "spread", None) == known:  # by the micro-batch before
             return table
@@ -111,7 +111,7 @@ def centred(table: Tensor, padding: int = 0) -> Tensor:
             _seen.spread = known
             return table
     common = (table.sum(0, dtype=torch.float64) - table[padding]) / others
-    if on_gpu(table):  # without waiting for the answer, and by the same law with all on one side
+    if on_gpu(table):  # without a wait, by the same formula on the GPU
         against = torch.cat([table[padding], common * (LIKE * others / (LIKE - 1)) ** 0.5])
         like = torch.linalg.vector_norm(table, dtype=torch.float64) < torch.linalg.vector_norm(against)
         return table - torch.where(like, common, 0.0).to(table.dtype)
@@ -126,9 +126,9 @@ def squared_norms(
     hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor,
     ids: Tensor, values: Tensor, padding: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Return (B,) in float64 the squared norms of all users' gradients of a table, where no softmaxes are kept.
+    """Return (B,) in float64 the squared norms of all users' gradients of a table, if no softmaxes are kept.
 
-    ids (B, N) and values (B, N, d) are what the same table's rows were read for; hidden (B, T, d) and log_total are
+    ids (B, N) and values (B, N, d) are reads of the same table and their gradients; hidden (B, T, d) and log_total are
     those of `for_users`, weight (B, T) the gradient at each loss.
     """
     given = hidden, table, target, log_total, weight, ids, values, padding
@@ -139,7 +139,7 @@ def squared_norms(
 def add_table_gradient(
     out: Tensor, hidden: Tensor, table: Tensor, target: Tensor, log_total: Tensor, weight: Tensor, padding: int = 0
 ) -> None:
-    """Add the gradient of Σ weight · loss for the table to `out` (items, d), where no softmaxes are kept."""
+    """Add the gradient of Σ weight · loss for the table to `out` (items, d), if no softmaxes are kept."""
     each = hidden.flatten(0, 1), table, target.flatten(), log_total.flatten(), weight.flatten()
     _fast(hidden).add_table_gradient(out, *each, padding)
 
@@ -174,7 +174,7 @@ class _KnownSlope(PlainFunction):
 
 
 class _CatalogueSoftmax(torch.autograd.Function):
-    """The forward pass already knows the gradient of a position's loss with respect to its hidden vector."""
+    """Computes the gradient of a position's loss with respect to its hidden vector in the forward pass."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, hidden: Tensor, table: Tensor, target: Tensor, padding: int, keep: bool) -> Tensor:
@@ -194,7 +194,7 @@ class _CatalogueSoftmax(torch.autograd.Function):
             known, padding = ctx.known, ctx.padding  # type: ignore[attr-defined]
             if isinstance(known, UserSoftmaxes):
                 known.add_gradient(table_gradient, weight)
-                known.kept = None  # the next forward pass wants the memory
+                known.kept = None  # frees the memory for the next forward pass
             else:
                 add_table_gradient(table_gradient, hidden, table, target, log_total, weight, padding)
         return (weight.unsqueeze(-1) * slope if to_hidden else None), table_gradient, None, None, None

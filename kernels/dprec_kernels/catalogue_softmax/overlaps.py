@@ -1,4 +1,4 @@
-"""Norms of the users' gradients of a catalogue table from the overlaps of their positions: nothing is built.
+"""Norms of users' gradients of a catalogue table from the overlaps of their positions, without building gradients.
 
 With G_t = w_t (p_t - y_t), y_t one-hot, a user's gradient is D = Σ_t G_t h_tᵀ + Σ_n e_{id_n} v_nᵀ, and
 
@@ -23,8 +23,8 @@ AT_ONCE = 1 << 16  # overlaps that fit a cache
 def squared_norms(softmaxes: UserSoftmaxes, weight: Tensor, ids: Tensor, values: Tensor) -> Tensor:
     """Return ‖D‖² (B,) of the users, for weight (B, T) and input rows ids (B, N), values (B, N, d).
 
-    In float64; what the softmaxes' own rounding may hide is added, so that the result is not below the truth
-    where terms cancel.
+    In float64. A bound on the softmaxes' rounding error is added, so that the result is not below the truth if terms
+    cancel.
     """
     products = softmaxes.products
     assert products is not None
@@ -34,8 +34,8 @@ def squared_norms(softmaxes: UserSoftmaxes, weight: Tensor, ids: Tensor, values:
     same = softmaxes.target.unsqueeze(2) == items.unsqueeze(1)  # (B, T, T + N)
     met.masked_fill_(same, 0.0)
     size = softmaxes.log_total.abs().where(there, 0.0).amax(1).double()
-    # A softmax is exp(score - log total), and both are rounded: its own relative error grows with their size. But no
-    # chance is above 1.
+    # A softmax is exp(score - log total), and both are rounded: its relative error grows with their size. But no
+    # probability is above 1.
     off = 4 * torch.expm1(torch.finfo(weight.dtype).eps * (1 + size)).clamp_(max=softmaxes.table.shape[0])
     weighted = softmaxes.hidden.double() * (weight * there).double().unsqueeze(2)
     given = weighted, values.double(), products.double(), softmaxes.missed.double(), met.double(), same, ids, off
@@ -52,7 +52,7 @@ def chances(softmaxes: UserSoftmaxes, items: Tensor) -> Tensor:
     room = softmaxes.hidden.new_zeros(round_up(numbers))
     scores = room[:numbers].view(shape)
     scores.copy_(product(softmaxes.hidden, softmaxes.table[items].mT))
-    # Padding has no chance, and its score is bounded by nothing: it must not reach the exponential.
+    # Padding has probability 0, and its score has no bound: it must not reach the exponential.
     scores.masked_fill_((items == softmaxes.padding).unsqueeze(1), float("-inf"))
     scores.sub_(softmaxes.log_total.unsqueeze(2)).clamp_(max=0.0)  # none is above 1, however scores are rounded
     room.exp_()

@@ -1,4 +1,4 @@
-"""The same results in pieces that fit a cache, whatever the number of positions and items."""
+"""The catalogue softmax in pieces that fit a cache, for any number of positions and items."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from dprec_kernels.products import add_multiplied, add_products, multiply
 from dprec_kernels.workspace import Loan, workspace
 
 PIECE = 1 << 20  # scores held at once: 4 MB of float32, which the second- and third-level caches hold
-ITEMS = 4096  # of so many items at a time: a tile costs Python as much whatever its size
+ITEMS = 4096  # items of a tile; Python's cost is the same for a tile of any size
 LIMIT = 1 << 26  # bytes of exponentials that are kept: 64 MB
-SLACK = 8.0  # how far scores may rise above what is taken off before more is: their exponentials stay small
+SLACK = 8.0  # how far scores may exceed the shift before it is raised: their exponentials stay small
 
 Pairs = Sequence[tuple[slice, Tensor]]
 
 
 @dataclass
 class Found:
-    """What passes over all items found of positions (P,)."""
+    """The results of passes over all items for positions (P,)."""
 
     loss: Tensor
     log_total: Tensor  # log Σ exp of the scores
-    missed: Tensor  # 1 less the chance of the target: where that is nearly 1, "softmax - 1" would be rounding
+    missed: Tensor  # 1 minus the target's probability: if that is nearly 1, "softmax - 1" would be rounding error
     slope: Tensor  # (P, d): d loss / d hidden
-    shifts: Tensor  # (tiles, P): what was taken off the scores
+    shifts: Tensor  # (tiles, P): what was subtracted from the scores
     total: Tensor  # Σ exp(score - last shift)
 
 
 class Kept:
     """exp(score - shift) of the first positions for all items, tile by tile, 0 at each position's own target.
 
-    A gradient can always be had by computing the scores once more. That costs a third of the time, so a bounded
-    amount of memory, the same at every step, holds as many of them as fit.
+    A gradient can always be computed from the scores again. That costs a third of the time, so a bounded amount of
+    memory, the same at every step, holds as many exponentials as fit.
 
     >>> import torch
     >>> loan = workspace.lend("an example", 2 * 3, torch.zeros(1))
@@ -50,16 +50,16 @@ class Kept:
         self._loan = loan
 
     def tile(self, items: slice, first: int = 0, count: int | None = None) -> Tensor:
-        """Return the memory (positions, tile) of these items, of so many positions from the first on."""
+        """Return the memory (positions, tile) of these items, for `count` positions from `first` on."""
         width = items.stop - items.start
         start, count = self.positions * items.start + first * width, self.positions - first if count is None else count
         return self._loan.memory.as_strided((count, width), (width, 1), start)
 
 
 def room_for(counts: Sequence[int], items: int, like: Tensor) -> Kept | None:
-    """Return room for the positions of as many passes, from the first on, as there is memory for.
+    """Return room for the positions of the first passes, as many as fit into memory.
 
-    There is none while another call's is in use.
+    Return None while another call's room is in use.
     """
     most, positions = LIMIT // like.dtype.itemsize // items, 0
     for count in counts:
@@ -74,14 +74,14 @@ def passes_over_items(
     hidden: Tensor, table: Tensor, target: Tensor, padding: int, tiles: Sequence[slice], counts: Sequence[int],
     kept: Kept | None, pairs: Sequence[Pairs] = (),
 ) -> Found:  # fmt: skip
-    """Go over the items once for each pass of so many positions, and keep the exponentials of the first of them.
+    """Go over the items once for each pass of `counts` positions, and keep the exponentials of the first ones.
 
-    Sum and mean item are kept less a shift, which is raised as the scores grow. Of each of a pass's `pairs`, positions
-    (b * t) of the pass and products (b, t, t), the products receive those of the exponentials of a user's positions,
-    as `Found.total` divides them.
+    The sum and the mean item are kept relative to a shift, which is raised when scores grow. Each of a pass's `pairs`
+    has positions (b * t) of the pass and products (b, t, t), to which the products of the exponentials of a user's
+    positions are written; they are to be divided by `Found.total`.
 
-    The target is left out of all of them, and its chance follows from its own score, so that gradients do not depend
-    on the difference of two numbers that are nearly 1.
+    The target is left out of all of them, and its probability is computed from its own score, so that gradients do not
+    depend on the difference of two numbers that are nearly 1.
     """
     wanted, least = table[target], torch.finfo(hidden.dtype).min
     own = (hidden * wanted).sum(1, keepdim=True)
@@ -127,7 +127,7 @@ def passes_over_items(
 
 
 def _places_of_targets(target: Tensor, counts: Sequence[int], tiles: Sequence[slice]) -> list[Sequence[Tensor]]:
-    """Return of each pass, and each tile, where the targets are in the matrix of scores, read row by row."""
+    """Return, for each pass and tile, the places of the targets in the flattened matrix of scores."""
     device = target.device
     row = torch.tensor(list(chain.from_iterable(map(range, counts))), device=device)
     if len(tiles) == 1:
@@ -168,7 +168,7 @@ def add_users_gradients(
 
 
 def leave_out(scores: Tensor, items: slice, padding: int, places: Tensor) -> None:
-    """Give no chance to padding, and to what is at these places of the matrix, read row by row."""
+    """Give probability 0 to padding, and to these places of the flattened matrix."""
     if items.start <= padding < items.stop:
         scores.select(1, padding - items.start).fill_(float("-inf"))
     scores.view(-1).index_fill_(0, places, float("-inf"))

@@ -1,8 +1,8 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same results with every tile of scores on chip.
+"""Kernels of the catalogue softmax, with every tile of scores on chip.
 
-Sums are float32 whatever comes in. Each number that is written has one writer, so results repeat bit for bit.
+Sums are float32 for all inputs. Each number that is written has one writer, so results repeat bit for bit.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The softmaxes of users' positions, such that a user's numbers have the same bits whoever else is there.
+"""Softmaxes of users' positions, in which a user's bits do not depend on other users.
 
-Positions go through passes of a few users each, over the same tiles of items in every pass. How many of a user's
-positions take part follows from that user's last target. What a processor computes many at a time it computes otherwise
-at a tensor's end, so a pass has a round number of positions: those behind the users' own are zeros. Exponentials are
-kept while there is room, and are otherwise computed again from the same numbers in the same tiles: the gradient is the
-same, bit for bit.
+Positions are processed in passes of a few users each, over the same tiles of items in every pass. A user's last target
+decides how many of the user's positions take part. A processor computes the end of a tensor differently, so a pass is
+filled up with positions of zeros to a round number. Exponentials are kept while there is room, and are otherwise
+computed again from the same numbers in the same tiles: the gradient is the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from dprec_kernels.workspace import workspace
 
 @dataclass
 class Pass:
-    """A few users whose positions go over the items together."""
+    """A few users whose positions are processed together."""
 
     users: list[int]
     lengths: list[int]  # how many positions of each
@@ -36,7 +35,7 @@ class Pass:
     count: int  # positions, and zeros behind them
 
     def add_places(self, places: list[int], width: int, nobodys: int) -> None:
-        """Add where these positions lie among all users', of `width` each, and behind them nobody's."""
+        """Append the places of these positions among all users', of `width` each, then `nobodys` for the rest."""
         for user, length in zip(self.users, self.lengths, strict=True):
             places += range(user * width, user * width + length)
         places += [nobodys] * (self.first + self.count - len(places))
@@ -44,24 +43,24 @@ class Pass:
 
 @dataclass
 class UserSoftmaxes:
-    """What the gradients of (B, T) positions are made of. Rows (P,) are those that take part, pass by pass."""
+    """The parts of the gradients of (B, T) positions. Rows (P,) are those that take part, pass by pass."""
 
     hidden: Tensor  # (B, T, d), zero at positions without a target
     table: Tensor  # (items, d)
     target: Tensor  # (B, T)
     padding: int
     log_total: Tensor  # (B, T): log Σ exp of the scores, ∞ at positions without a target
-    missed: Tensor  # (B, T): 1 less the chance of the target
+    missed: Tensor  # (B, T): 1 minus the probability of the target
     products: Tensor | None  # (B, T, T): ⟨q_t, q_s⟩ of a user's positions, q_t the softmax without its own target
-    order: Tensor  # (P,): the position of each row, B * T of nobody
-    shifts: Tensor  # (tiles, P): what was taken off the scores
+    order: Tensor  # (P,): the position of each row; B * T for rows of no user
+    shifts: Tensor  # (tiles, P): what was subtracted from the scores
     passes: list[Pass]
-    kept: Kept | None  # exponentials of the first rows, where there was room
-    rows: Tensor  # (P, d): the hidden vector of each row, zero of nobody
+    kept: Kept | None  # exponentials of the first rows, if there was room
+    rows: Tensor  # (P, d): the hidden vector of each row; zero for rows of no user
     prepared: tuple[Tensor, list[Tensor], Tensor] | None = None  # for the last weight: factors and what targets lose
 
     def forget(self, lost: Tensor) -> None:
-        """Make everything of the users in this (B,) mask finite, and their gradients zero."""
+        """Make all numbers of the users in this (B,) mask finite, and their gradients zero."""
         self.prepared = self.kept = None
         self.shifts = self.shifts.masked_fill(self._in_rows(lost.unsqueeze(1).expand(self.target.shape), False), 0.0)
         self.hidden = self.hidden.masked_fill(lost.view(-1, 1, 1), 0.0)
@@ -101,13 +100,13 @@ class UserSoftmaxes:
         out.view(-1, out.shape[2]).index_add_(0, target.flatten(), taken.flatten(0, 1), alpha=-1.0)
 
     def targets(self, weight: Tensor) -> Tensor:
-        """Return (B, T, d) what is taken off the row of each position's target, for weight (B, T)."""
+        """Return (B, T, d) what is subtracted from the row of each position's target, for weight (B, T)."""
         self._multipliers(weight)
         assert self.prepared is not None
         return self.prepared[2]
 
     def _multipliers(self, weight: Tensor) -> list[Tensor]:
-        """Return of each tile (P, d) what exponentials are multiplied by."""
+        """Return, for each tile, the factors (P, d) of the exponentials."""
         if self.prepared is None or self.prepared[0] is not weight:
             hidden = self.rows * self._in_rows(weight, 0.0).unsqueeze(1)
             factors = (self.shifts - self._in_rows(self.log_total, float("inf"))).exp_()
@@ -122,7 +121,7 @@ class UserSoftmaxes:
 
     @cached_property
     def homes(self) -> dict[int, tuple[Pass, int, int]]:
-        """Every user's pass, the first of their rows, and how many they are."""
+        """Each user's pass, first row, and number of rows."""
         return {
             user: (own, own.first + first, length)
             for own in self.passes
@@ -150,11 +149,11 @@ def forward(
 ) -> tuple[Tensor, Tensor, UserSoftmaxes]:
     """Return the loss (B, T) of hidden (B, T, d), its slope d loss / d hidden, and the softmaxes.
 
-    Where T is at most `longest` these have their products. They `keep` exponentials where there is room.
+    If T is at most `longest`, the softmaxes have their products. With `keep`, they keep exponentials if there is room.
     """
     users, width, dim = hidden.shape
     nobodys, there = users * width, target != padding
-    # Whatever stands at a position without a target must not meet what is kept.
+    # Values at positions without a target must not affect others: they need not be finite.
     hidden = hidden.masked_fill(~there.unsqueeze(2), 0.0)
     lengths = (there * torch.arange(1, width + 1, device=hidden.device)).amax(1).tolist() if width else []
     parts = passes(lengths, width, table.shape[0], width <= longest)
@@ -195,7 +194,7 @@ def forward(
 
 
 def _pairs(own: Pass, products: Tensor) -> Iterator[tuple[slice, Tensor, list[int]]]:
-    """Yield positions of users with as many each, room for their products, and the users."""
+    """Yield positions of users with equal numbers of them, room for their products, and the users."""
     first = 0
     for length, same in groupby(zip(own.users, own.lengths, strict=True), key=itemgetter(1)):
         users = [user for user, _ in same]
@@ -206,9 +205,9 @@ def _pairs(own: Pass, products: Tensor) -> Iterator[tuple[slice, Tensor, list[in
 
 
 def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> list[Pass]:
-    """Return users who go through one pass, the longest first, of about so many positions as fit a cache.
+    """Divide users into passes, the longest first, with about as many positions each as fit a cache.
 
-    Products are taken of users of one length at a time, so lengths are `rounded` up, to at most `width`.
+    Products are computed for users of one length at a time, so lengths are `rounded` up, to at most `width`.
 
     >>> [(own.users, own.lengths) for own in passes([3, 9, 4], 9, 50, rounded=False)]
     [([1, 2, 0], [9, 4, 3])]
@@ -232,7 +231,7 @@ def passes(lengths: Sequence[int], width: int, items: int, rounded: bool) -> lis
 
 @cache
 def _rounded(length: int) -> int:
-    """Round up to a multiple of a quarter to an eighth of it.
+    """Round up to a multiple of a power of two that is between a quarter and an eighth of the length.
 
     >>> [_rounded(length) for length in (0, 1, 7, 9, 17, 33)]
     [0, 1, 7, 10, 20, 40]

@@ -24,7 +24,7 @@ def dense_noise(
 ) -> None:
     """Set the table to keep · table + alpha · (std · N(0, 1) + gradient), in place.
 
-    The gradient is zero but for rows (n,), sorted and distinct, where it is values (n, d). With alpha -lr and keep
+    The gradient is zero except in rows (n,), sorted and distinct, where it is values (n, d). With alpha -lr and keep
     1 - lr · decay this is a step of DP-SGD. Neither noise nor gradient is ever as large as the table.
 
     >>> table, rows, values = torch.ones(3, 2), torch.tensor([1]), torch.ones(1, 2)
@@ -54,7 +54,7 @@ def dense_noise(
 def of_matrices(matrices: Sequence[Tensor], std: float, source: RowNoise) -> None:
     """Add std · N(0, 1) to several matrices, in place; the numbers of one do not depend on the others.
 
-    Matrix m draws from the stream m after that of `source`.
+    Matrix m uses the m-th stream after that of `source`.
 
     >>> first, second, source = torch.zeros(2, 3), torch.zeros(1, 3), RowNoise(seed=7, stream=5, step=0)
     >>> of_matrices([first, second], 2.0, source)

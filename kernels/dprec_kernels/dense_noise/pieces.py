@@ -1,4 +1,4 @@
-"""The same in one sweep over the table, in pieces that fit a cache."""
+"""Dense noise in one sweep over the table, in pieces that fit a cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def dense_noise(
     rows: Tensor,
     values: Tensor,
 ) -> None:
-    """Set the table to keep · table + alpha · (std · N(0, 1) + gradient), which is rounded to a row with its noise."""
+    """Set the table to keep · table + alpha · (std · N(0, 1) + gradient); a row is rounded with its noise in it."""
     parts = list(normals.parts(*table.shape))
     stops = torch.tensor([part.stop for part in parts], dtype=torch.int64, device=rows.device)
     first = 0

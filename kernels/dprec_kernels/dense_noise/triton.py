@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""Noise for every entry, drawn in registers as it is added; rows of a sparse gradient follow."""
+"""Kernels of dense noise: drawn in registers and added to every entry; then rows of a sparse gradient."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What clipping asks of all parameters of a step at once, on a GPU: users' norms, their scales, and scaled sums.
+"""Clipping for all parameters of a step at once, on a GPU: users' norms, their scales, and scaled sums.
 
-Each is a launch or two, however many parameters there are. Elsewhere parameters go one by one.
+Each takes a launch or two for any number of parameters. On other devices, parameters are processed one by one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["Law", "Measure", "Positions", "Products", "Softmaxes", "Vectors", "m
 
 
 def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Tensor, Tensor]:
-    """Return (n, B) users' squared norms, and (n, B) how far rounding puts a sum from them, in float64.
+    """Return (n, B) users' squared norms, and (n, B) bounds on the rounding of their sums, in float64.
 
-    The latter is `part` times the lengths of all terms. `like` (B,) is on the device.
+    The bounds are `part` times the lengths of all terms. `like` (B,) is on the device.
 
     >>> lines = Products(torch.ones(1, 3, 2), torch.ones(1, 3, 2))
     >>> squared, off = measured([Measure([lines])], torch.ones(1), 0.5)  # four entries, each 3; three terms of length 2
@@ -34,9 +34,9 @@ def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Te
 
 
 def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (B,) norms and scales, in float64, and (2, B) whose scale is 0, and their losses.
+    """Return (B,) norms and scales, in float64, and (2, B) whether a scale is 0, and the losses.
 
-    The norms of the first `raised` parameters, of squared (n, B), are raised by how far each is off (n, B).
+    The norms of the first `raised` parameters, from squared (n, B), are increased by their bounds `off` (n, B).
 
     >>> squared, off = torch.tensor([[9.0]]).double(), torch.tensor([[2.0]]).double()
     >>> [each.tolist() for each in scaled(squared, off, 1, torch.ones(1), Law(0, 1.0, 0.0, 0.0, 0.0, 9.0))]

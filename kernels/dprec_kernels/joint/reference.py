@@ -1,4 +1,4 @@
-"""The plain truth: every user's gradient is built, in float64."""
+"""The reference: builds every user's gradient, in float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Rows that are read, or gradients as they are, of which a user has one."""
+    """Rows that are read, or built gradients, one for each user."""
 
     values: Tensor  # (B, N, d) float32
 
@@ -37,12 +37,12 @@ class Positions:
 
 @dataclass(frozen=True)
 class Softmaxes:
-    """A catalogue softmax: a term is a position's vector times its chances, which are rounded as their scores are."""
+    """A catalogue softmax: a term is a position's vector times its probabilities, which are rounded like the scores."""
 
     hidden: Tensor  # (B, T, d) float32
     weight: Tensor  # (B, T) float32, the gradient at each loss
     log_total: Tensor  # (B, T) float32
-    likeliest: Tensor  # (B, T) float32, the largest chance
+    likeliest: Tensor  # (B, T) float32, the largest probability
     target: Tensor  # (B, T) int64
     padding: int  # of the target
     items: int
@@ -50,11 +50,11 @@ class Softmaxes:
 
 @dataclass(frozen=True)
 class Measure:
-    """What is asked of one parameter.
+    """The norms of one parameter to compute.
 
-    `squared` are its users' squared norms (B,) in float64, where they are known. Where not, `terms` is one: a linear
-    map, a sum over positions or a vector of each user. `rounds` says whether the terms' lengths tell what rounding
-    adds; `off` (B,) adds more.
+    `squared` are its users' squared norms (B,) in float64, if they are known. If not, `terms` has one term: a linear
+    map, a sum over positions or a vector of each user. `rounds` tells whether the terms' lengths bound the rounding
+    error; `off` (B,) is added to that bound.
     """
 
     terms: Sequence[Products | Vectors | Positions | Softmaxes] = ()
@@ -69,14 +69,14 @@ class Measure:
 
 @dataclass(frozen=True)
 class Law:
-    """How a norm becomes a factor, as `dprec.gradients.clipping` has it."""
+    """The parameters by which a norm becomes a factor (`dprec.gradients.clipping`)."""
 
     mode: int
     bound: float
     smallest: float  # norm of AUTO_V
     stability: float  # of AUTO_S
-    roundings: float  # what rounding put there is one in so many of the bound, at most
-    largest: float  # norm that counts
+    roundings: float  # rounding is at most one in so many parts of the bound
+    largest: float  # larger norms get the factor 0
 
 
 def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Tensor, Tensor]:
@@ -92,7 +92,7 @@ def measured(measures: Sequence[Measure], like: Tensor, part: float) -> tuple[Te
 
 
 def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) -> tuple[Tensor, Tensor, Tensor]:
-    """Return norms, scales, and whose scale is 0 beside the losses."""
+    """Return norms, scales, and (2, B) whether a scale is 0, and the losses."""
     norm = torch.where(off > 0, (squared.sqrt() + off).square(), squared)[:raised].sum(0).sqrt()
     rounded = off.square().sum(0).sqrt()
     if law.mode == FLAT:
@@ -107,7 +107,7 @@ def scaled(squared: Tensor, off: Tensor, raised: int, losses: Tensor, law: Law) 
 
 
 def sums(terms: Sequence[Products | Vectors | Positions], weight: Tensor) -> list[Tensor]:
-    """Return the scaled sum of each."""
+    """Return the scaled sum of each term."""
     each = weight.double().view(-1, 1, 1)
     return [
         torch.einsum("uto,uti->oi", t.left.double() * each, t.right.double())
@@ -132,10 +132,10 @@ def _squared(term: Products | Vectors | Positions | Softmaxes) -> Tensor:
 
 
 def _lengths(term: Products | Vectors | Positions | Softmaxes, part: float) -> Tensor:
-    """Return (B,) the sum of the norms of what is added up, and of how much more the chances are rounded.
+    """Return (B,) the sum of the terms' norms, increased by the additional rounding of probabilities.
 
-    A chance is exp(score - log total): its relative error is that of a number as large as the two, and of large ones
-    it grows as the exponential does, until each may be 1. All of a position's have norm √(the largest) at most.
+    A probability is exp(score - log total): its relative error is the absolute error of numbers as large as these two,
+    and grows exponentially for large ones. A position's probabilities have a norm of at most √(the largest).
     """
     if isinstance(term, Products):
         return (term.left.double().norm(dim=2) * term.right.double().norm(dim=2)).sum(1)

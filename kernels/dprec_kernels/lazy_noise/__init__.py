@@ -1,4 +1,4 @@
-"""Noise that rows of a table owe from earlier steps, paid as they are read."""
+"""Adds the noise that rows of a table owe from earlier steps, when they are read."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def lazy_noise(
 ) -> None:
     """Set table[rows] to mean · table[rows] + std · N(0, 1) in one pass.
 
-    rows (n,) are sorted and distinct; std and mean (n,) say what each owes, and what decay leaves of it (None: all).
-    With a mask `where` (n,), rows outside of it stay as they are and may repeat. The table may lie in a file.
+    rows (n,) are sorted and distinct; std and mean (n,) are each row's owed noise, and its factor by decay (None: 1).
+    With a mask `where` (n,), other rows do not change and may repeat. The table may be in a file.
 
     >>> import torch
     >>> table, owed = torch.zeros(5, 2), torch.tensor([0.0, 3.0])
@@ -44,9 +44,9 @@ def lazy_noise(
 def of_tables(
     tables: Tables, which: Tensor, rows: Tensor, std: Tensor, source: RowNoise, *, mean: Tensor | None, where: Tensor
 ) -> None:
-    """Do the same in several tables: where `where` (n,) says so, in rows (n,) of the tables that `which` (n,) numbers.
+    """Do the same for rows (n,) of several tables; `which` (n,) is each row's table, and `where` (n,) a mask.
 
-    Table t draws from the stream t after that of `source`. What changes a row must be there once.
+    Table t uses the t-th stream after that of `source`. Rows within the mask must be distinct.
 
     >>> import torch
     >>> tables, source = Tables.of([torch.zeros(2, 3), torch.zeros(4, 1)]), RowNoise(seed=7, stream=5, step=0)

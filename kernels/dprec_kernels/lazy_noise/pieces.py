@@ -1,4 +1,4 @@
-"""The same in pieces: a row is read, given its noise and written back while it is in the cache."""
+"""Lazy noise in pieces: a row is read, gets its noise and is written back while it is in the cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lazy_noise(
 def of_tables(
     tables: Tables, which: Tensor, rows: Tensor, std: Tensor, source: RowNoise, mean: Tensor | None, where: Tensor
 ) -> None:
-    """Do the same in rows (n,) of the tables that `which` (n,) numbers, one table after the other."""
+    """Do the same for rows (n,) of several tables, one table after the other; `which` (n,) is each row's table."""
     for place, table in enumerate(tables.each):
         there = (where & (which == place)).nonzero().squeeze(1)
         own, left = replace(source, stream=source.stream + place), None if mean is None else mean[there]

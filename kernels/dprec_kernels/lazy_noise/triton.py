@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same with every number read once, its noise made on chip, and written once."""
+"""Kernels of lazy noise: every number is read once, gets noise made on chip, and is written once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Products of matrices on a CPU, by the faster of the libraries that torch and numpy bring.
+"""Products of matrices on a CPU, by the faster of the libraries of torch and numpy.
 
-MKL, which torch asks by itself, leaves the 512-bit instructions of AMD's processors alone, and so half their speed.
-numpy's OpenBLAS takes them, in any shape, and is asked where torch has one thread: so do the processes that share a
-step's users.
+MKL, which torch uses, does not use the 512-bit instructions of AMD's processors, and so half of their speed. numpy's
+OpenBLAS uses them, in any shape. It is called if torch has one thread, as in the processes that share a step's
+users.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dprec_kernels.processor import mkl_is_narrow
 from dprec_kernels.products import openblas
 from dprec_kernels.workspace import workspace
 
-NOT_FLAT = 12  # rows and columns of products of long vectors from which on OpenBLAS is faster than MKL
+NOT_FLAT = 12  # for products of long vectors: from so many rows and columns on, OpenBLAS is faster than MKL
 
 
 def by_openblas(left: Tensor, right: Tensor) -> bool:
-    """Whether OpenBLAS is asked for left (…, n, k) @ right (…, k, m)."""
+    """Whether OpenBLAS computes left (…, n, k) @ right (…, k, m)."""
     return mkl_is_narrow() and openblas.is_wide() and torch.get_num_threads() == 1 and openblas.fits(left, right)
 
 
 def library() -> str:
-    """Name what multiplies float32 on the CPU now."""
+    """Return the name of the library that now multiplies float32 on the CPU."""
     faster = mkl_is_narrow() and openblas.is_wide() and torch.get_num_threads() == 1
     return "OpenBLAS" if faster else "torch's own library"
 
@@ -54,7 +54,7 @@ def add_multiplied(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def multiply_each(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    """Write left (…, n, k) @ right (…, k, m) to `out`, each whole, for any number k.
+    """Write left (…, n, k) @ right (…, k, m) to `out`, each product undivided, for any number k.
 
     >>> multiply_each(torch.ones(1, 2, 3), torch.ones(1, 3, 1), torch.empty(1, 2, 1))
     tensor([[[3.],
@@ -68,7 +68,7 @@ def multiply_each(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """Return left (…, n, k) @ right (…, k, m), each whole."""
+    """Return left (…, n, k) @ right (…, k, m), each product undivided."""
     return multiply_each(left, right, left.new_empty(*left.shape[:-1], right.shape[-1]))
 
 
@@ -81,7 +81,7 @@ def add_products(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add Σ_n left_n rightᵀ_n to a total (o, i) of the same type, whole, for any number N: those of one user.
+    """Add Σ_n left_n rightᵀ_n to a total (o, i) of the same type, undivided, for any number N: those of one user.
 
     >>> total = torch.zeros(1, 2)
     >>> add_summed(total, torch.ones(3, 1), torch.ones(3, 2))
@@ -96,7 +96,7 @@ def add_summed(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x (N, i) times weight (o, i) and a bias (o,); torch does it where either of them needs a gradient.
+    """Return x (N, i) times weight (o, i) plus a bias (o,); by torch if weight or bias needs a gradient.
 
     >>> affine(torch.ones(1, 2), torch.ones(1, 2), torch.ones(1))
     tensor([[3.]])
@@ -108,9 +108,9 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def is_plain_affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether nothing but x may need a gradient, and torch would multiply plain matrices of one type.
+    """Whether only x may need a gradient, and all are plain matrices of one dtype.
 
-    A subclass of Tensor may have a linear map of its own, and torch says what is wrong with other types and sizes.
+    A subclass of Tensor may define its own linear map, and torch reports errors of other dtypes and sizes.
     """
     given = (x, weight) if bias is None else (x, weight, bias)
     for each in given:
@@ -121,7 +121,7 @@ def is_plain_affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def overheard_affine(x: Tensor, weight: Tensor, bias: Tensor | None, hear: Callable[[Tensor], None]) -> Tensor:
-    """Return `affine` of x (…, i) that needs a gradient, where it is plain; `hear` is given the gradient of the result.
+    """Return `affine` of a plain x (…, i) that needs a gradient; `hear` is called with the result's gradient.
 
     >>> x, heard = torch.ones(1, 2, requires_grad=True), []
     >>> overheard_affine(x, torch.ones(1, 2), None, heard.append).sum().backward()
@@ -154,7 +154,7 @@ class _Affine(PlainFunction):
         if not mkl_is_narrow():
             return gradient @ weight, None, None, None
         rows = gradient.reshape(-1, weight.shape[0])
-        by_torch = torch.is_grad_enabled() or not by_openblas(rows, weight)  # somebody may differentiate the gradient
+        by_torch = torch.is_grad_enabled() or not by_openblas(rows, weight)  # the gradient may be differentiated
         slope = rows @ weight if by_torch else _product(rows, weight)
         return slope.view(*gradient.shape[:-1], weight.shape[1]), None, None, None
 

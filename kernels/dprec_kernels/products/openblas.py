@@ -1,4 +1,4 @@
-"""The library that numpy multiplies by: any shape, at once, by one thread."""
+"""numpy's library for products: any shape, in one call, by one thread."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from dprec_kernels.paths import by_numpy
 
-LEAST = 1 << 11  # numbers of the right matrix from which on a call pays: it takes 6 µs by itself
-ROWS = 32  # of a left matrix from which on each has the same bits however many there are; seen
+LEAST = 1 << 11  # numbers of the right matrix from which a call is faster: the call itself takes 6 µs
+ROWS = 32  # of a left matrix: from so many on, a row's bits did not depend on their number in measurements
 WIDE = frozenset({"SkylakeX", "Cooperlake", "SapphireRapids"})  # kinds of processor that have 512-bit instructions
 
 
 def fits(left: Tensor, right: Tensor) -> bool:
-    """Whether it pays to have it multiply these matrices, or as many of each.
+    """Whether it is faster for these matrices, or stacks of them.
 
-    Never a matter of how many rows or matrices there are: that would let other users decide how one's are rounded.
+    This must not depend on the number of rows or matrices: otherwise other users would decide a user's rounding.
     """
     alike = by_numpy(left) and left.dtype is right.dtype and left.dtype in (torch.float32, torch.float64)
     return alike and right.shape[-2] * right.shape[-1] >= LEAST and _lies(left) and _lies(right)
@@ -39,7 +39,7 @@ def product_of_rows(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     return out.copy_(product(more, right, out.new_empty(ROWS, right.shape[1]))[:rows])
 
 
-@np.errstate(all="ignore")  # what is not finite shows in the result, as torch's does
+@np.errstate(all="ignore")  # numbers that are not finite are in the result, as with torch
 def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """Write left (…, n, k) @ right (…, k, m) to `out`."""
     with _one_thread():
@@ -49,12 +49,12 @@ def product(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
 
 @cache
 def is_wide() -> bool:
-    """Whether it takes 512-bit instructions here, which OPENBLAS_CORETYPE can forbid."""
+    """Whether it uses 512-bit instructions here, which OPENBLAS_CORETYPE can forbid."""
     return _ask("corename", ctypes.c_char_p, lambda: b"")().decode() in WIDE
 
 
 def _lies(matrix: Tensor) -> bool:
-    """Whether rows or columns of a plain tensor have no gaps inside, and none of them lies upon another."""
+    """Whether rows or columns of a plain tensor have no gaps inside and do not overlap."""
     if type(matrix) not in (Tensor, nn.Parameter) or matrix.layout is not torch.strided:
         return False
     if matrix.is_neg():
@@ -69,7 +69,7 @@ def _seen(matrix: Tensor) -> Any:
 
 
 class _OneThread:
-    """While anybody is inside, OpenBLAS has one thread: its others wait busily, and so would those of torch."""
+    """A context in which OpenBLAS has one thread: its other threads would wait busily, as torch's would."""
 
     def __init__(self) -> None:
         self._inside, self._before, self._lock = 0, 1, threading.Lock()
@@ -93,7 +93,7 @@ class _OneThread:
                 self._set(self._before)
 
     def _leave(self) -> None:
-        """End what other threads were at: a forked process has none of them."""
+        """Reset the state of other threads, which a forked process does not have."""
         self._lock = threading.Lock()
         if self._inside:
             self._inside = 0
@@ -113,7 +113,7 @@ def _ask(name: str, kind: Any, otherwise: Callable[[], Any]) -> Callable[[], Any
 
 
 def _library(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of OpenBLAS, whose names depend on how it was built; another library of numpy's has none."""
+    """Return a function of OpenBLAS, whose names depend on the build; `otherwise` if numpy uses another library."""
     try:
         umath = getattr(np, "_core", None) or np.core
         loaded = ctypes.PyDLL(umath._multiarray_umath.__file__)

@@ -1,4 +1,4 @@
-"""Standard normals that are a function of their place: any row's noise of any step, whenever it is asked for."""
+"""Standard normals that are a function of their place, so that any row's noise of any step can be drawn at any time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def row_noise(
     """Return (n, width) standard normals, one row for each of rows (n,) and steps (n,) or one step.
 
     Philox4x32-10 under a seed of 128 bits. Its counter holds stream (16 bits), row and step (48 bits each) and column,
-    so no two of them share a draw. Radii come from 64-bit uniforms, so that |z| reaches 9.4. The same place gives the
-    same number, whatever rows it is asked for with, up to the last digit of a device's logarithm and cosine.
+    so no two places share a draw. Radii come from 64-bit uniforms, so that |z| reaches 9.4. The same place always has
+    the same number, with any other rows, up to the last digit of a device's logarithm and cosine.
 
     >>> rows = torch.tensor([3, 1 << 40])
     >>> both = row_noise(seed=7, stream=0, rows=rows, steps=5, width=4)

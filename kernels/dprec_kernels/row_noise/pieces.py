@@ -1,4 +1,4 @@
-"""The same normals by whole-tensor integer arithmetic, in pieces that fit a cache."""
+"""Row noise by whole-tensor integer arithmetic, in pieces that fit a cache."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def counters(seed: int, stream: int, rows: Tensor, steps: Tensor, pairs: Tensor)
 
 
 def philox(words: Words, key: tuple[int, int]) -> Words:
-    """Return the words that Philox4x32-10 makes of counters; all are int64 that hold 32 bits.
+    """Return Philox4x32-10's words for counters; all are int64 that hold 32 bits.
 
-    Products of 32-bit words fill all 64 bits. What is not multiplied next keeps the upper half, until the end.
+    Products of 32-bit words fill all 64 bits. Words that are not multiplied next keep the upper half, until the end.
     """
     (a, b, c, d), (k, l) = words, key  # noqa: E741
     for _ in range(ROUNDS):

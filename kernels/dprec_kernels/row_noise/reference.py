@@ -1,4 +1,4 @@
-"""The plain truth: one number at a time, in Python's integers and floats."""
+"""The reference: one number at a time, in Python's integers and floats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Words = tuple[int, int, int, int]
 
 
 def philox(counter: Words, key: tuple[int, int]) -> Words:
-    """Return the four 32-bit words that Philox4x32-10 makes of a counter."""
+    """Return Philox4x32-10's four 32-bit words for a counter."""
     (a, b, c, d), (k, l) = counter, key  # noqa: E741
     for _ in range(ROUNDS):
         first, second = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
@@ -23,7 +23,7 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
 
 
 def keys(seed: int) -> Words:
-    """Return four words of a 128-bit seed, which no other seed has: two are the key, two shift the counter."""
+    """Return four words that are unique to a 128-bit seed: two are the key, two shift the counter."""
     return philox((seed & WORD, seed >> 32 & WORD, seed >> 64 & WORD, seed >> 96), (0, 0))
 
 
@@ -35,7 +35,7 @@ def counter(seed: int, stream: int, row: int, step: int, pair: int) -> tuple[Wor
 
 
 def normals(words: Words) -> tuple[float, float]:
-    """Return the two independent standard normals that Box and Muller make of four uniform words."""
+    """Return two independent standard normals from four uniform words, by Box and Muller's method."""
     radius = math.sqrt(-2 * math.log(((words[0] << 32 | words[1]) + 0.5) / (1 << 64)))
     angle = 2 * math.pi * (words[2] << 32 | words[3]) / (1 << 64)
     return radius * math.cos(angle), radius * math.sin(angle)

@@ -1,4 +1,4 @@
-"""Sums of what users read of the rows of several tables: on a GPU in a launch or two for all."""
+"""Sums of users' reads by rows of several tables: on a GPU in a launch or two for all tables."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Part", "reference", "row_sums"]
 def row_sums(
     parts: Sequence[Part], order: Tensor, starts: Tensor, stops: Tensor, counts: Sequence[int], dtype: torch.dtype
 ) -> Tensor:
-    """Return the sums of each table's rows, (rows, d) of one behind those of the other, as one list of numbers.
+    """Return the sums of the tables' rows, (rows, d) of one table after the other, as one list of numbers.
 
-    Reads are numbered over parts, their users, and the columns of all tables side by side. Row n of all, of which
-    tables have `counts`, gets reads order[starts[n]:stops[n]]; rows stand in the order of their reads. A read counts as
-    often as its user's scale says, and at 0 not at all, whatever was read. Added up in float64.
+    Reads are numbered over parts, their users, and the columns of all tables side by side. Rows are numbered over all
+    tables, which have `counts`; row n gets reads order[starts[n]:stops[n]], and rows are in the order of their reads. A
+    read is multiplied by its user's scale, and left out if that is 0, even if it is not finite. Sums are in float64.
 
     >>> part = Part([torch.tensor([[[1.0]], [[2.0]]]), torch.ones(2, 1, 2)], torch.tensor([1.0, 0.5]))
     >>> order, starts, stops = torch.tensor([0, 2, 3, 1]), torch.tensor([0, 2, 2]), torch.tensor([2, 2, 3])

@@ -1,4 +1,4 @@
-"""The plain truth: each read is added to its row, in float64."""
+"""The reference: adds each read to its row, in float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Part:
-    """What the users of a micro-batch read of each table, and what each user's reads are multiplied by."""
+    """A micro-batch's reads of each table, and the factor of each user's reads."""
 
     values: Sequence[Tensor]  # (B, n, d) of each table
     scales: Tensor  # (B,)

@@ -1,4 +1,4 @@
-"""Squared norms of every user's gradient, from what the backward pass leaves, without building the gradients."""
+"""Squared norms of every user's gradient, from inputs and output gradients, without building the gradients."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["linear", "prefers_gram", "rows"]
 def linear(left: Tensor, right: Tensor) -> Tensor:
     """Return (B,) squared norms of a linear map's gradients Σ_t left_t rightᵀ_t, in float64.
 
-    left (B, T, outputs) is the gradient of the map's output, right (B, T, inputs) its input. Where terms cancel the
-    norm may be off by a few roundings of Σ_t ‖left_t‖ ‖right_t‖, in either form.
+    left (B, T, outputs) is the gradient of the map's output, right (B, T, inputs) its input. If terms cancel, the
+    norm's error may be a few roundings of Σ_t ‖left_t‖ ‖right_t‖.
 
     >>> import torch
     >>> linear(torch.ones(1, 3, 2), torch.ones(1, 3, 2))  # four entries, each 3

@@ -1,4 +1,4 @@
-"""The same norms in pieces that fit a cache, without a table or a gradient of every user."""
+"""Sample norms in pieces that fit a cache, without building a table or gradient of every user."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PIECE = 1 << 17  # elements of the users' gradients built at once: 1 MB of float
 GRAM_PIECE = 1 << 19  # elements of their Gram matrices
 
 GRAM_COST = 2  # a product in the Gram form against one of the direct form; measured on a CPU
-FEW = 4  # reads that share their row are merged alone where they are at most one in so many; measured
+FEW = 4  # if at most one read in so many shares its row, only those reads are merged; measured
 
-# Where terms cancel, the Gram form's squares hide the norm behind their rounding, and a norm that is too small would
-# not bound. So this many times the rounding of (Σ_t ‖left_t‖ ‖right_t‖)² is added.
+# If terms cancel, rounding of the Gram form's squares may make a norm too small, which would not bound the gradient.
+# So this many times the rounding of (Σ_t ‖left_t‖ ‖right_t‖)² is added.
 GRAM_ROUNDINGS = 8
 
 
@@ -60,8 +60,8 @@ def _gram(left: Tensor, right: Tensor, norms: Tensor) -> Tensor:
 def rows(ids: Tensor, values: Tensor) -> Tensor:
     """Return (B,) ‖Σ_n e_ids ⊗ values_n‖² in float64; repeated ids of a user add up.
 
-    Sorting finds the repeats. Where they are few, all others only have to be squared; where all reads of a user share
-    one value, as a bag's do, it is squared once.
+    Sorting finds the repeats. If they are few, all other reads are only squared. If all reads of a user share one
+    value, as in a bag, it is squared once.
     """
     users, reads = ids.shape
     if ids.numel() == 0 or values.numel() == 0:

@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same norms with every tile of a user's gradient on chip.
+"""Kernels of sample norms, with every tile of a user's gradient on chip.
 
 Sums are float32 over STEPS terms and float64 beyond; a tile's square has one writer, so results repeat bit for bit.
 """

@@ -1,6 +1,6 @@
-"""The rows that a batch reads: the sums of their gradients, and their step, with one read and one write a row.
+"""Sums of the gradients of rows that a batch reads, and their step, with one read and one write a row.
 
-A step may bring noise. It is added to the gradient first, so that a row is rounded once, with its noise in it.
+A step may add noise. It is added to the gradient first, so that a row is rounded once, with its noise in it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["SGD", "step_rows", "step_tables", "summed"]
 def step_rows(
     table: Tensor, rows: Tensor, gradient: Tensor, rule: SGD, std: float = 0.0, source: normals.Source | None = None
 ) -> None:
-    """Step rows (n,), sorted, each there once, in place by their gradient (n, d), which is merged already.
+    """Step rows (n,), sorted and distinct, in place by their merged gradient (n, d).
 
-    With a source the gradient gets noise of this standard deviation.
+    With a source, the gradient gets noise of standard deviation `std`.
 
     >>> table = torch.zeros(3, 1)
     >>> step_rows(table, torch.tensor([0, 2]), torch.tensor([[1.0], [2.0]]), SGD(lr=1.0))
@@ -49,10 +49,10 @@ def step_tables(
     std: float = 0.0,
     source: RowNoise | None = None,
 ) -> None:
-    """Do the same with rows (n,), each there once, of the tables that `which` (n,) numbers.
+    """Step rows (n,), each once, of several tables; `which` (n,) is each row's table.
 
-    The gradients of all rows lie one after the other in `values`: that of row i from starts[i] on. Table t draws its
-    noise from the stream t after that of `source`.
+    `values` has the gradients of all rows, one after the other: that of row i begins at starts[i]. Table t uses the
+    t-th stream after that of `source` for its noise.
 
     >>> tables = Tables.of([torch.zeros(2, 1), torch.zeros(3, 2)])
     >>> values, starts = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 1])
@@ -74,10 +74,10 @@ def step_tables(
 def summed(rows: Tensor, values: Tensor, scales: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """Return the rows that were read, sorted, each once, and the sums (n, d) of the gradients of their reads.
 
-    rows (users, ...) is what was read, values (users, ..., d) the gradient of each read, scales (users,) what a user's
-    gradient is multiplied by. A user whose scale is 0 adds nothing, not even what is not finite. Rows (n,) may be
-    anybody's: two reads of one row are taken for one user's. A value that several reads share, as in a bag, takes no
-    more memory if it is expanded along them. The same call gives the same bits.
+    rows (users, ...) were read, values (users, ..., d) are the gradients of the reads, scales (users,) the factors of
+    users' gradients. A user whose scale is 0 adds nothing, even if values are not finite. Rows (n,) may belong to any
+    users: two reads of one row count as one user's. A value that several reads share, as in a bag, takes no more memory
+    if it is expanded along them. The same call gives the same bits.
 
     >>> summed(torch.tensor([[3, 1]]), torch.tensor([[[1.0], [2.0]]]), torch.tensor([0.5]))
     (tensor([1, 3]), tensor([[1.0000],

@@ -1,4 +1,4 @@
-"""The same by torch's own operations."""
+"""Sparse updates by torch's own operations."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dprec_kernels.tables import Tables
 from dprec_kernels.workspace import workspace
 
 TOGETHER = 32  # users whose reads of a row are added up in the precision of the gradients
-FEW = 4  # reads that are added up in float64 are picked where they are at most one in so many
-WIDEST = 2048  # numbers of a row that a kernel has on chip
+FEW = 4  # if at most one read in so many is added up in float64, only those reads are copied
+WIDEST = 2048  # the most numbers of a row that a kernel can hold on chip
 
 
 @dataclass(frozen=True)
 class Reads:
-    """The rows of a step, and which reads each gathers."""
+    """The rows of a step, and the reads of each."""
 
     rows: Tensor  # (n,) sorted, each once
     begins: Tensor  # (n,) where the reads of each row begin in `order`; they end where the next one's begin
     order: Tensor  # (m,) places of the reads in the batch, row by row
-    users: Tensor  # (m,) who made each
-    weights: Tensor  # (m,) the user's scale
+    users: Tensor  # (m,) the user of each read
+    weights: Tensor  # (m,) that user's scale
 
 
 def merge(rows: Tensor, scales: Tensor) -> Reads:
@@ -47,10 +47,10 @@ def merge(rows: Tensor, scales: Tensor) -> Reads:
 
 
 def summed(reads: Reads, values: Tensor, dtype: torch.dtype, owned: bool) -> Tensor:
-    """Return the merged gradients of all rows (n, d); `owned` says whether it is known who made which read.
+    """Return the merged gradients of all rows (n, d); `owned` tells whether each read's user is known.
 
-    Of a row that many read, or somebody more than once, they are added up in float64: terms of one user may cancel, and
-    what rounding leaves of them would depend on who else reads the row.
+    They are added up in float64 for a row that many users read, or one user more than once. Terms of one user may
+    cancel, and their rounding would otherwise depend on other users who read the row.
     """
     each, which = without_repeats(values, reads)
     sums = _bagged(which, each.to(dtype), reads.begins, reads.weights)
@@ -68,7 +68,7 @@ def summed(reads: Reads, values: Tensor, dtype: torch.dtype, owned: bool) -> Ten
 
 
 def _read_again(reads: Reads, counts: Tensor) -> Tensor:
-    """Return (n,) which rows somebody reads more than once; a user's reads of a row lie side by side."""
+    """Return (n,) whether a user reads each row more than once; a user's reads of a row are adjacent."""
     again = torch.zeros(len(reads.users) + 1, dtype=torch.int64, device=counts.device)
     torch.eq(reads.users[1:], reads.users[:-1], out=again[1:-1])
     again.index_fill_(0, reads.begins.clamp(max=len(reads.users)), 0)  # beside the last read of another row
@@ -79,7 +79,7 @@ def _read_again(reads: Reads, counts: Tensor) -> Tensor:
 def step_rows(
     table: Tensor, rows: Tensor, gradient: Tensor, rule: SGD, std: float = 0.0, source: normals.Source | None = None
 ) -> None:
-    """Step rows (n,) by their gradients (n, d); with noise in pieces that fit a cache."""
+    """Step rows (n,) by their gradients (n, d); with noise, in pieces that fit a cache."""
     if source is None:
         rule.update(table, rows, gradient)
         return
@@ -112,14 +112,14 @@ def _bagged(which: Tensor, each: Tensor, begins: Tensor, weights: Tensor) -> Ten
 
 
 def without_repeats(values: Tensor, reads: Reads) -> tuple[Tensor, Tensor]:
-    """Return the values as a matrix, and which of its rows each read takes."""
+    """Return the values as a matrix, and the number of its row for each read."""
     width = values.shape[-1]
     if values.dim() == 3 and values.stride(1) == 0 and values.shape[1] > 0:
         return values[:, 0], reads.users
     return values.reshape(-1, width), reads.order
 
 
-# What plain SGD does to rows of a table, given their gradients. Rows that are not in the step stay as they are.
+# Plain SGD on rows of a table, given their gradients. Other rows do not change.
 
 
 @dataclass(frozen=True)

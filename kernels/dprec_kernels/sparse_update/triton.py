@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-defs=False
 # ruff: noqa: N803
-"""The same with one program a row, which reads and writes it once."""
+"""Kernels of sparse updates, with one program a row, which reads and writes it once."""
 
 from __future__ import annotations
 
