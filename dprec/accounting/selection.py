@@ -4,7 +4,7 @@ Adding Gumbel noise of scale 1/ε once and taking the `each` largest is equivale
 without replacement, with probabilities proportional to e^(ε count) (Durfee and Rogers 2019). One person more or less
 changes every count by 0 or by 1 in the same direction, so the log ratio of a draw's probabilities is in an interval of
 length ε. Such a draw is a post-processing of randomised response with losses t and t - ε for some t in (0, ε). Of these
-the one with t = ε/2 is the least private as a Gaussian: no draw costs more than a Gaussian whose sensitivity is
+the one with t = ε/2 is the least private as a Gaussian. No draw costs more than a Gaussian whose sensitivity is
 μ = -2 Φ⁻¹(1 / (1 + e^(ε/2))) standard deviations, and n draws cost no more than one of √n μ.
 
 In pure privacy n draws cost n ε, and not ε.

@@ -26,8 +26,8 @@ class SameDraws(TorchFunctionMode):
 
     So a user gets the same negatives and the same noise with any other users and any lengths of their histories.
     `batch` defines which rows are a user's; without it there is one user. `by_user` is True if users' draws may still
-    depend on others: draws from a distribution not known here, by size, or from generators other than torch's global
-    ones (`streams`, by default Python's and NumPy's).
+    depend on others. These are draws from a distribution not known here, by size, or from generators other than
+    torch's global ones (`streams`, by default Python's and NumPy's).
     """
 
     def __init__(self, batch: Any = None, streams: Streams | None = None) -> None:

@@ -2,7 +2,7 @@
 
 Linear maps and look-ups have norms that need no gradient built (`dprec_kernels.sample_norms`); so do catalogue
 tables on short histories. Everything else is built a slice of users at a time, which is exact for any mixture of uses,
-cross terms included: the numbers that are measured are the numbers that are scaled and summed.
+cross terms included. The numbers that are measured are the numbers that are scaled and summed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class GaussianNoise:
     """Adds independent N(0, std²) to tensors in place.
 
     Without a seed the stream is keyed by the operating system's entropy and cannot be repeated. With a seed
-    it is a fixed function of (seed, step), only for tests and comparisons: anyone who knows the seed can
+    it is a fixed function of (seed, step), only for tests and comparisons. Anyone who knows the seed can
     subtract the noise, so such a run is not private.
 
     On CPU the source is AES under a 128-bit key, not torch's generator, for two reasons: torch's mt19937 is seeded with

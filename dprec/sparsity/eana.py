@@ -14,7 +14,7 @@ from dprec_kernels.dense_noise import dense_noise
 class EANA(RowChoice):
     """Adds a step's noise only to rows with a gradient: as fast as training without privacy, but not private.
 
-    Use it only as a baseline. The rows that changed reveal what was in the batch: an unchanged row was in no history,
+    Use it only as a baseline. The rows that changed reveal what was in the batch. An unchanged row was in no history,
     and a row that a single user touches reveals that user. There is no ε for it; `privacy.noise_multiplier` sets how
     much noise there is.
 

@@ -60,7 +60,7 @@ def normal_texts(ids: Iterable[str]) -> list[str | None]:
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
     """Rows in the order of their `id`: whole numbers by value, then all others by text.
 
-    The order of two ids must not depend on a third: otherwise an item of one user, even one that is not kept, could
+    The order of two ids must not depend on a third. Otherwise an item of one user, even one that is not kept, could
     reorder all others, and a saved catalogue shows their order.
 
     >>> in_order(pl.DataFrame({"id": ["b", "10", "9", "1e3", "09"]}))["id"].to_list()

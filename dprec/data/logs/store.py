@@ -114,7 +114,7 @@ def content_of(*arrays: np.ndarray | None) -> str:
     """Return a hash of the dtypes, shapes and content of arrays, which may be None. It is as private as the data.
 
     An array of up to 512 MB, such as the items of 130 million events, is read entirely, in half a second. Of a longer
-    one, 512 evenly spread pieces of 1 MB are read, with both ends: it finds a change of order or of many records, but
+    one, 512 evenly spread pieces of 1 MB are read, with both ends. It finds a change of order or of many records, but
     may miss a change of a single record.
 
     >>> content_of(np.array([1, 2]), None) == content_of(np.array([1, 2]), None)

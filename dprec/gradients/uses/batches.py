@@ -108,7 +108,7 @@ def filled_up(batch: Any, each: int | None = None) -> Any:
     enough rows appended, neither changes the bits of a user's results.
 
     Args:
-        each: how many numbers a row has at least, of any tensor that follows; by default as the batch's own.
+        each: the fewest numbers in a row of any tensor computed from it; by default, of the batch's own tensors.
 
     >>> filled_up(torch.tensor([[1.0], [2.0]])).flatten().tolist()[:4], len(filled_up(torch.ones(100, 50)))
     ([1.0, 2.0, 1.0, 1.0], 101)

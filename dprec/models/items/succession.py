@@ -54,7 +54,7 @@ class Steps:
     def following(self) -> np.ndarray:
         """Return the probability (n, n) of the second item right after the first, if the count is clear; else 0.
 
-        It is clear if it exceeds the count that popularity alone predicts, even if a model predicts as much: the error
+        It is clear if it exceeds the count that popularity alone predicts, even if a model predicts as much. The error
         of a model's prediction is unknown, that of the count is known.
         """
         left = self._left() / self.part  # to all items, not only to these

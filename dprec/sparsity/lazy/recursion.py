@@ -61,7 +61,7 @@ class Decayed:
     def drowns(self, rates: Rates) -> bool:
         """Whether a step adds so little to the sums that their rounding would hide its noise.
 
-        This happens if rates fall to 0 over a million steps: Q_b - Q_a would be 0, and rows that are not read would
+        This happens if rates fall to 0 over a million steps. Q_b - Q_a would be 0, and rows that are not read would
         owe nothing for such a step. That would reveal which rows were read.
         """
         left = float(self._left[self.steps]) * (1 - rates.rate * rates.decay)

@@ -78,7 +78,7 @@ def passes_over_items(
 
     The sum and the mean item are kept relative to a shift, which is raised when scores grow. Each of a pass's `pairs`
     has positions (b * t) of the pass and products (b, t, t), to which the products of the exponentials of a user's
-    positions are written; they are to be divided by `Found.total`.
+    positions are written. They are to be divided by `Found.total`.
 
     The target is left out of all of them, and its probability is computed from its own score, so that gradients do not
     depend on the difference of two numbers that are nearly 1.
