@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import (
+from torch._C._functorch import (  # type: ignore[attr-defined]
     _add_batch_dim,
     _set_vmap_fallback_warning_enabled,
     get_unwrapped,
@@ -235,8 +235,8 @@ def vmapped_users(
 
 def _draws() -> Any:
     """Return where Python's and NumPy's generators are."""
-    kind, words, place, *_ = np.random.get_state()  # noqa: NPY002  models draw from it
-    return random.getstate(), kind, bytes(words), place
+    state: Any = np.random.get_state()  # noqa: NPY002  models draw from it
+    return random.getstate(), bytes(state[1]), state[2]
 
 
 @contextmanager
