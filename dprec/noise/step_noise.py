@@ -18,12 +18,11 @@ class StepNoise:
     source: GaussianNoise
     multiplier: float  # σ, relative to the most that one user may move
     expected_batch: float  # users; sums are divided by it
-    at_most: float | None = None  # users of a step, a public number; None: `most_users` of the expected batch
 
     @property
-    def most(self) -> float:
+    def most(self) -> int:
         """How many users a step may have; the noise also covers the rounding of a sum over them."""
-        return most_users(self.expected_batch) if self.at_most is None else self.at_most
+        return most_users(self.expected_batch)
 
     @property
     def rounding(self) -> float:

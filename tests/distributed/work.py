@@ -126,15 +126,15 @@ class Vectors:
 
 
 def released(ranks: Ranks, rows: list[Tensor], sigma: float, size: int, seed: int | None = None) -> Tensor:
-    """Return the gradient that these micro-batches of this process and those of all others give together."""
-    noise = GaussianNoise(seed)
+    """Return the sum that these micro-batches of this process and those of all others give together."""
+    expected, noise = 64.0, GaussianNoise(seed)
     noise.join(ranks)
     model = Vectors(size)
-    gradient = PrivateGradient(Clipping("flat", 1.0), StepNoise(noise.at(0), sigma, expected_batch=1.0, at_most=100.0))
+    gradient = PrivateGradient(Clipping("flat", 1.0), StepNoise(noise.at(0), sigma, expected))
     gradient(model.parameters, model.losses, rows)
     grad = model.parameters["w"].grad
     assert grad is not None
-    return grad.clone()
+    return grad * expected
 
 
 def start(task: Callable[..., None], processes: int, *given: Any, method: str = warm.METHOD) -> None:
