@@ -98,7 +98,6 @@ class Tape(AsWritten):
         self.left_torch_at = ""  # the last line that made users' values NumPy's or Python's
         self._precision = OwnPrecision(parameters)
         self._device = next((p.device.type for p in parameters.values()), "cpu")
-        self._by_user: dict[int, tuple[Tensor, int, Tensor]] = {}  # a tensor, its version, its rows by user
         self._running = False  # whether a gradient that comes is of the tape's own backward pass
 
     def watch(self, batch: Any) -> None:
@@ -146,15 +145,14 @@ class Tape(AsWritten):
         try:
             with in_full(losses.device.type):  # norms and sums are float32 at least
                 _backward(losses)
-                self._finish()
+                self._zero_padding_rows()
             return {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         finally:
-            self._by_user.clear()  # or a graph would hold the tape, and the tape the graph
             for name, parameter in self.parameters.items():
                 parameter.grad = held[name]
 
-    def _finish(self) -> None:
-        """Finish together what all uses left to be done, which is little of each."""
+    def _zero_padding_rows(self) -> None:
+        """Zero the gradients of padding rows, of all tables together."""
         padded = [use for uses in self.contributions.values() for use in uses if type(use) is PaddedRows]
         done = dict(zip(map(id, padded), without_padding(padded), strict=True)) if padded else {}
         for uses in self.contributions.values() if done else ():
@@ -217,16 +215,8 @@ class Tape(AsWritten):
         return ids_of(value)
 
     def by_user(self, tensor: Tensor) -> Tensor:
-        if tensor.is_inference():  # nothing tells whether it is changed later
-            return by_user(tensor.clone(), self.users)
-        place = id(tensor)
-        if place in self._by_user:
-            _, version, values = self._by_user[place]
-            if version == tensor._version:
-                return values
-        values = by_user(tensor, self.users)
-        self._by_user[place] = tensor, tensor._version, values
-        return values
+        own = tensor.clone() if tensor.is_inference() else tensor  # nothing tells whether that is changed later
+        return by_user(own, self.users)
 
     def record(self, output: Tensor, rows: int, uses: Uses, kept: Iterable[Tensor] = ()) -> Tensor:
         """Return `output` such that its gradient becomes a contribution to every (parameter, rule) in `uses`.

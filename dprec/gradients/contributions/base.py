@@ -22,7 +22,6 @@ from dprec_kernels.wide_sum import TOGETHER, WidePart, lengths
 Line: TypeAlias = "Products | Vectors | Positions | Softmaxes"
 SquaredNorms: TypeAlias = Callable[[], Tensor]  # takes (B,) squared norms, in float64
 
-_LENGTHS = "_dprec_lengths"
 TAIL = 31  # numbers at a tensor's end that a CPU may compute one by one, by another function than the rest
 SLICE = 1 << 20  # numbers of users' gradients built at once: 4 MB of float32; of 1 MB none is faster
 SLICE_ON_CARD = 1 << 26  # the same on a GPU, where each slice costs its launches
@@ -110,17 +109,7 @@ class OfProducts(Contribution):
         self.right = zeroed(self.right, lost)
 
     def terms(self) -> Tensor:
-        return (remembered_lengths(self.left) * remembered_lengths(self.right)).sum(1)
-
-
-def remembered_lengths(values: Tensor) -> Tensor:
-    """Return `lengths(values)`, kept on the tensor until it changes: several uses hold the same one."""
-    known = getattr(values, _LENGTHS, None)
-    if known is None or known[0] != values._version:
-        known = (values._version, lengths(values))
-        setattr(values, _LENGTHS, known)
-    found: Tensor = known[1]
-    return found
+        return (lengths(self.left) * lengths(self.right)).sum(1)
 
 
 Form = TypeVar("Form", bound=Contribution)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dprec.gradients.contributions.base import Contribution, Line, SquaredNorms, remembered_lengths, zeroed
+from dprec.gradients.contributions.base import Contribution, Line, SquaredNorms, zeroed
 from dprec.gradients.contributions.building import square
 from dprec.gradients.contributions.dense import Dense
 from dprec_kernels.joint import Positions
@@ -36,8 +36,6 @@ class OverPositions(Contribution):
             self.factors = zeroed(self.factors, lost)
 
     def terms(self) -> Tensor:
-        if self.factors is None and self.values.dim() == 3:
-            return remembered_lengths(self.values).sum(1)
         return lengths(self._all().flatten(2)).sum(1)
 
     def lines(self) -> Line | None:

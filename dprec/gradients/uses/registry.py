@@ -47,7 +47,7 @@ class Recorder(Protocol):
         """Return the ids at which an expression reads its parameter, or None if it does not look up."""
 
     def by_user(self, tensor: Tensor) -> Tensor:
-        """Return a tensor in the users' order as (users, positions, features), cached until it changes."""
+        """Return a tensor in the users' order as (users, positions, features)."""
 
     def record(self, output: Tensor, rows: int, uses: Uses, kept: Iterable[Tensor] = ()) -> Tensor:
         """Return `output`, with `rows` rows per user; its gradient becomes a contribution to each parameter in `uses`.
