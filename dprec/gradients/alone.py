@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
-from torch.utils._pytree import tree_map
 
 from dprec.errors import NoRule, UncoveredUse
 from dprec.gradients.contributions.base import Contribution
@@ -27,8 +26,8 @@ from dprec.gradients.layouts.layout import FORM, operation_name
 from dprec.gradients.tape import Read, Tape
 from dprec.gradients.uses.arguments import at_least_float32, marked
 from dprec.gradients.uses.batches import Alone, has_row_for_each, select_alone
-from dprec.gradients.uses.look_up import look_up_of
-from dprec.gradients.uses.registry import MIXING, RULES
+from dprec.gradients.uses.look_up import look_up_by_rule, look_up_of
+from dprec.gradients.uses.registry import MIXING
 
 
 class OneUser(Tape):
@@ -97,10 +96,7 @@ class OneUser(Tape):
         ids = marked(call.ids.view_as(call.ids), 1)
         self._looked_up.add(id(call.table))
         try:
-            if call.given is None:
-                return RULES[Tensor.__getitem__].run(self, Tensor.__getitem__, (call.table, ids), {})
-            given = tree_map(lambda leaf: ids if leaf is call.ids else leaf, call.given)
-            return RULES[func].run(self, func, (), given)
+            return look_up_by_rule(self, func, call, ids)
         except NoRule:
             return NotImplemented
 

@@ -75,18 +75,19 @@ class Clipping:
         if not 1 / LARGEST <= self.max_norm <= LARGEST:
             raise UserError(f"privacy.max_norm is {self.max_norm}; use a number from {1 / LARGEST:g} to {LARGEST:g}")
 
-    def scale(self, norm: Tensor, length: Tensor | float = 0.0) -> Tensor:
+    def scale(self, norm: Tensor, summand_norm: Tensor | float = 0.0) -> Tensor:
         """Return each norm's factor; 0 if the gradient is not finite or too large.
 
-        `length` is the length of the terms that add up to the gradient, if they may cancel.
+        `summand_norm` is the norm of the terms that add up to the gradient, if they may cancel.
         """
         bound = self.max_norm * (1 - HEADROOM)
-        if not isinstance(length, Tensor) or length.dtype != norm.dtype:
-            length = torch.as_tensor(length).to(norm)
+        if not isinstance(summand_norm, Tensor) or summand_norm.dtype != norm.dtype:
+            summand_norm = torch.as_tensor(summand_norm).to(norm)
         counted = norm + STABILITY if self.mode == "auto-s" else norm
         least = {"flat": bound, "auto-v": SMALLEST, "auto-s": STABILITY}[self.mode]
-        factor = torch.maximum(counted, CANCELLED * length).clamp_(min=least).reciprocal_().mul_(bound)
-        return factor.masked_fill_(~(torch.maximum(norm, length) < self.largest), 0.0)  # also if one is NaN
+        factor = torch.maximum(counted, CANCELLED * summand_norm).clamp_(min=least).reciprocal_().mul_(bound)
+        finite = torch.maximum(norm, summand_norm) < self.largest  # False if one is NaN
+        return factor.masked_fill_(~finite, 0.0)
 
     @cached_property
     def largest(self) -> float:
@@ -255,7 +256,7 @@ def _clip(
     clipping: Clipping,
 ) -> ClippedUsers:
     by_kernels = kernels_fit(losses)
-    contributions, sums, parts = in_parts(contributions, sums)
+    contributions, sums, views = in_parts(contributions, sums)
     to_build = norms.to_be_built(contributions)
     swept = _swept(to_build, sums, losses.shape[0], by_kernels)
     rest = {name: uses for name, uses in contributions.items() if name != swept}
@@ -274,8 +275,8 @@ def _clip(
         for use in chain.from_iterable(joint.contributions.values()):
             use.forget(broken)
     _add_scaled(joint, scale, by_kernels)
-    for own, part in parts:
-        part += own
+    for own, view in views:
+        view += own
     return ClippedUsers(host_losses.to(losses.dtype), norm, scale, left_out)
 
 
@@ -342,14 +343,14 @@ def _norms_and_scales(
     squared = torch.zeros(users, dtype=torch.float64, device=losses.device)
     squared += _stacked(squared_norms(joint.measured, shapes, users).values(), squared).sum(0)
     every = joint.measured if swept is None else {**joint.measured, swept: contributions[swept]}
-    known = [length for uses in every.values() if (length := norms.terms(uses)) is not None]
-    length = torch.linalg.vector_norm(_stacked(known, squared), dim=0)
+    known = [own for uses in every.values() if (own := norms.terms(uses)) is not None]
+    summand_norm = torch.linalg.vector_norm(_stacked(known, squared), dim=0)
     if swept is not None:
         whole = sums[swept]
         assert isinstance(whole, Tensor)
-        norms.sweep(contributions[swept], whole, squared, length, clipping.scale)
+        norms.sweep(contributions[swept], whole, squared, summand_norm, clipping.scale)
     norm = squared.sqrt()
-    return norm, clipping.scale(norm, length)
+    return norm, clipping.scale(norm, summand_norm)
 
 
 def _stacked(each: Iterable[Tensor], like: Tensor) -> Tensor:

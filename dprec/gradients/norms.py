@@ -77,12 +77,12 @@ def sweep(
     contributions: Sequence[Contribution],
     out: Tensor,
     squared: Tensor,
-    length: Tensor,
+    summand_norm: Tensor,
     scale: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
     """Add this parameter to the squared norms, then scale and add its gradients, one slice at a time.
 
-    `squared` (B,) has the squared norms of all other parameters. `scale(norm, length)` returns the factors.
+    `squared` (B,) has the squared norms of all other parameters. `scale(norm, summand_norm)` returns the factors.
 
     Each slice is built once, and used for norm and sum while it is in the cache.
     """
@@ -90,7 +90,7 @@ def sweep(
     for chosen, gradient in built(contributions, out.shape, squared.shape[0]):
         own, whole = square(gradient), squared[chosen]
         whole += own
-        weight = scale(whole.sqrt(), length[chosen])
+        weight = scale(whole.sqrt(), summand_norm[chosen])
         if not (host_readable(own) and math.isfinite(own.sum())):
             gradient.masked_fill_((weight == 0).view(-1, *[1] * out.dim()), 0.0)
         part.add(gradient, weight)

@@ -39,8 +39,8 @@ from dprec.gradients.layouts.layout import FORM, RANDOM, operation_name, tensors
 from dprec.gradients.tape import Read, Tape, refuse_no_losses
 from dprec.gradients.uses.arguments import at_least_float32, marked
 from dprec.gradients.uses.batches import batch_tensors, filled_up, has_row_for_each, select_users
-from dprec.gradients.uses.look_up import LookUpCall, look_up_of
-from dprec.gradients.uses.registry import MIXING, RULES
+from dprec.gradients.uses.look_up import look_up_by_rule, look_up_of
+from dprec.gradients.uses.registry import MIXING
 
 ROOM = 1 << 25  # numbers of users' gradients held at once: 128 MB of float32
 LEAST, FILL = 128, 96  # rows that must fit, or users go one by one; and of them at most those that fill up a batch
@@ -170,19 +170,13 @@ class VmappedTape(Tape):
             rows = own.shape[1] if own.dim() > 1 else 1
             flat = marked(own.reshape(self.users * rows, *own.shape[2:]), rows)
             try:
-                found = self._by_rule(func, call, flat)
+                found = look_up_by_rule(self, func, call, flat)
             except NoRule:
                 return NotImplemented
             if found is NotImplemented:
                 return NotImplemented
             found = found.view(self.users, rows, *found.shape[1:]) if own.dim() > 1 else found
         return _add_batch_dim(found, 0, self._level)
-
-    def _by_rule(self, func: Callable[..., Any], call: LookUpCall, ids: Tensor) -> Any:
-        if call.given is None:
-            return RULES[Tensor.__getitem__].run(self, Tensor.__getitem__, (call.table, ids), {})
-        given = {name: ids if value is call.ids else value for name, value in call.given.items()}
-        return RULES[func].run(self, func, (), given)
 
     def _of_all(self, value: Tensor) -> Tensor:
         """Return all users' values of what `losses` meets as one user's."""

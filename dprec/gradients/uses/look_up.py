@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dprec.gradients.uses.arguments import named
+from dprec.gradients.uses.registry import RULES, Recorder
 
 _EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 _BAG = (
@@ -70,3 +71,11 @@ def look_up_of(
         ids = torch.arange(table.shape[0], device=table.device)[ids]
     whole = isinstance(ids, Tensor) and ids.dtype in (torch.int64, torch.int32)  # uint8 is a mask, as bool is
     return LookUpCall(table, ids) if whole else None
+
+
+def look_up_by_rule(tape: Recorder, function: Callable[..., Any], call: LookUpCall, ids: Tensor) -> Any:
+    """Return what the rule for a look-up gives where it reads these ids; NotImplemented where that has none."""
+    if call.given is None:
+        return RULES[Tensor.__getitem__].run(tape, Tensor.__getitem__, (call.table, ids), {})
+    given = {name: ids if value is call.ids else value for name, value in call.given.items()}
+    return RULES[function].run(tape, function, (), given)
