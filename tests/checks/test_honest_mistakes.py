@@ -326,12 +326,26 @@ class SpectralNorm(Model):
         nn.utils.parametrizations.spectral_norm(self.mix)
 
 
+class Popularity(Model):
+    """Counts the items of the first batch, and keeps the counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[Tensor] = []
+
+    def encode(self, ids: Tensor) -> Tensor:
+        if not self.counts:
+            self.counts.append(torch.bincount(ids.flatten(), minlength=ITEMS).float())
+        return super().encode(ids) * (1 + self.counts[0].log1p())[ids].unsqueeze(-1)
+
+
 LEARNS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a buffer": (Counts, "'seen' changes"),
     "a buffer in no checkpoint": (lambda: Counts(persistent=False), "'seen' changes"),
     "a codebook": (Codebook, "'codes' changes"),
     "weights": (MovesItself, "'out.bias' changes"),
     "an attribute": (RunningMean, "'mean' changes|keeps something|who else is in the batch"),
+    "a list": (Popularity, "who else is in the batch"),
     "a recurrent state": (KeepsItsState, "'last' changes|keeps something|who else is in the batch"),
     "running statistics": (TracksStatistics, "changes|keeps something|who else is in the batch"),
     "spectral norm": (SpectralNorm, "'mix.*_[uv]' changes"),
