@@ -44,6 +44,8 @@ def prepare(line: CommandLine, console: Console) -> None:
     out, settings = line.options.out, line.options.data.as_dict()
     cache = settings.pop("cache")
     how = HowToRead(**settings)
+    if "://" in line.options.log and out is None and cache is None:
+        raise UserError(f"the copy of {line.options.log} is deleted when the process ends: give --out FOLDER")
     log = local(line.options.log)
     if is_prepared(log):
         raise UserError(f"{log} is already prepared: train on it with --data.path {log}")

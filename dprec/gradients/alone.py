@@ -116,7 +116,9 @@ def one_by_one(batch: Any, why: NoRule, line: str, alone: Alone = select_alone, 
 @functools.cache
 def _say(why: str) -> None:
     warnings.warn(
-        f"{why}. Until then each user's gradient is taken alone: it is as exact, and slower", UserWarning, stacklevel=2
+        f"{why}. Until then each user's gradient is taken alone: it is as exact, and slower (docs/forms.md)",
+        UserWarning,
+        stacklevel=2,
     )
 
 

@@ -33,6 +33,7 @@ OWN = "tests.commands.support"
 
 # command line -> what its one line must say; RECIPE and RUN stand for good ones
 TABLE = [
+    ("prepare s3://shop/log.csv", "the copy of s3://shop/log.csv is deleted when the process ends: give --out FOLDER"),
     # recipes and keys
     ("fit nowhere.yaml", "nowhere.yaml"),
     ("fit RECIPE stray", "stray"),
