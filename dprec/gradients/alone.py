@@ -1,9 +1,8 @@
-"""Users taken one by one, where the tape cannot say what each user of a batch adds.
+"""Runs users one by one, if an operation has no rule or row order was lost, and `vmapped` cannot run them together.
 
-An operation without a rule, or a tensor whose rows the tape lost sight of, needs neither where nobody else is: what
-plain autograd gives is then that user's gradient, over all uses of all parameters. It is exact and slow, one forward
-and backward pass for each user, so it is the last resort. Look-ups keep their rules: tables stay as cheap as they were,
-and whoever waits to hear what is read hears it.
+For one user, plain autograd gives that user's gradient, over all uses of all parameters. This is exact and slow, one
+forward and backward pass for each user, so it is the last resort. Look-ups still run by rule: tables cost no more than
+before, and strategies still receive each look-up's ids.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class OneUser(Tape):
         self._looked_up: set[int] = set()
 
     def rows(self, tensor: Tensor, operation: str, used: Tensor) -> int:
-        """All of them are the one user's."""
+        """Every row belongs to the one user."""
         return tensor.shape[0] if tensor.dim() else 1
 
     def asked_for_gradients(self, used: Tensor) -> UncoveredUse:
@@ -89,7 +88,7 @@ class OneUser(Tape):
         return func(*args, **kwargs)
 
     def _look_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Read rows by the rule for it, by whatever ids: the user's own, or those that everybody reads."""
+        """Run a look-up by its rule, with per-user or shared ids."""
         call = look_up_of(func, args, kwargs, self.trainable)
         if call is None:
             return NotImplemented

@@ -82,9 +82,9 @@ class Tape(AsWritten):
         read: Read | None = None,
         real: int | None = None,
     ) -> None:
-        """`read` is told what is about to be read, and may still change it.
+        """`read` is called before rows are read, and may update them.
 
-        Only the first `real` users count, by default all: nobody's gradient follows from the losses of the rows behind.
+        Only the first `real` users count, by default all: the losses of later rows enter no gradient.
         """
         super().__init__()
         self.users = users
@@ -137,7 +137,7 @@ class Tape(AsWritten):
         self._precision.refuse([losses])
 
     def _run_back(self, losses: Tensor) -> dict[str, Tensor]:
-        """Run the backward pass; return the gradients that reached parameters by another way than through rules."""
+        """Run the backward pass; return gradients that bypassed the rules."""
         held = {name: p.grad for name, p in self.parameters.items()}
         self._running = True
         for parameter in self.parameters.values():
@@ -204,14 +204,14 @@ class Tape(AsWritten):
             self._announced.update({name: (own, own._version) for name, own in known.items()})
 
     def asked_for_gradients(self, used: Tensor) -> UncoveredUse:
-        """What is wrong where losses ask for a gradient on the way, which the rules cannot tell from their own."""
+        """The error for a gradient that `losses` computes itself, which rules cannot tell from their own."""
         return NoRule(f"parameter '{self.name_of(used)}' is met by a gradient that losses(batch) asks for by itself")
 
     def name_of(self, value: Tensor) -> str:
         return self._names[id(sources_of(value)[0])]
 
     def ids_of(self, value: Tensor) -> Tensor | None:
-        """Return the ids at which an expression reads its parameter, if that is what it does."""
+        """Return the ids at which an expression reads its parameter, or None if it does not look up."""
         return ids_of(value)
 
     def by_user(self, tensor: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ class Tape(AsWritten):
         return tapped
 
     def listener(self, uses: Uses, kept: Iterable[Tensor] = ()) -> Callable[[Tensor], None]:
-        """Return the function that makes contributions of an output's gradient, and is called with it once."""
+        """Return a callback that turns an output's gradient into contributions; it is called once."""
         versions = [(tensor, tensor._version) for tensor in kept]
         for used, _ in uses:
             if used is not None and EXPRESSION in used.__dict__:

@@ -1,10 +1,10 @@
-"""Users whom the tape cannot tell apart, under `torch.vmap`: as exact as one by one, and several times faster.
+"""Computes users' gradients by `torch.vmap`, if the tape cannot: exact, and several times faster than one by one.
 
-Each user has an own copy of every parameter, so that what plain autograd gives for the copy is that user's gradient.
-Copies cost no memory, their gradients do. Look-ups keep their rules, as they do for users taken alone.
+Each user has a copy of every parameter. Plain autograd's gradient of the copy is that user's gradient. Copies take no
+memory, their gradients do. Look-ups still run by rule, as they do for users taken alone.
 
-Users go one by one where torch cannot do this, such as where values leave it for NumPy, and where one call for all of
-them would be another computation: random numbers that all would share, hooks on gradients, a graph that is looked at.
+Users go one by one if torch cannot do this, such as if values leave it for NumPy. They also do if one call for all
+would compute something else: shared random numbers, hooks on gradients, code that looks at the graph.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class VmappedTape(Tape):
         return found
 
     def _leave_last(self) -> None:
-        """Leave the last user's values in what a module keeps, as it does where users go one by one."""
+        """Replace values that the module still holds by the last user's, as after users who go one by one."""
         for value in (kept() for kept in self._batched):
             if value is not None and is_batchedtensor(value):
                 torch._C._swap_tensor_impl(value, self._of_all(value)[self.real - 1].detach().clone())
@@ -140,7 +140,7 @@ class VmappedTape(Tape):
             raise NoRule(f"{operation_name(func)} with padding_idx of a computed table")
 
     def _copy_of(self, parameter: Tensor) -> Tensor:
-        """Return the user's own copy."""
+        """Return the users' copies of a parameter, as one user's under vmap."""
         name = self._names[id(parameter)]
         with temporarily_pop_interpreter_stack(), torch.inference_mode(False), torch.enable_grad():
             if name not in self._copies:
@@ -159,7 +159,7 @@ class VmappedTape(Tape):
         self.contributions[name].append(Dense(at_least_float32(gradient).contiguous()))
 
     def _look_up(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Read all users' rows by the rule for it."""
+        """Run a look-up of all users by its rule; NotImplemented if there is none for this call."""
         call = look_up_of(func, args, kwargs, self.trainable)
         if call is None or len(tensors_in((args, kwargs))) > 2:
             return NotImplemented
@@ -179,7 +179,7 @@ class VmappedTape(Tape):
         return _add_batch_dim(found, 0, self._level)
 
     def _of_all(self, value: Tensor) -> Tensor:
-        """Return all users' values of what `losses` meets as one user's."""
+        """Return (B, ...) all users' values of a tensor that `losses` sees as one user's."""
         if not is_batchedtensor(value):
             return value.expand(self.users, *value.shape)
         return get_unwrapped(value).movedim(maybe_get_bdim(value), 0)  # type: ignore[no-any-return]
@@ -200,9 +200,9 @@ def vmapped_users(
     read: Read | None,
     within: Callable[[Any], AbstractContextManager[Any]],
 ) -> Iterator[tuple[Any, Tensor, VmappedTape]]:
-    """Yield users, as many as there is room for, their losses, and what they add; none from where it fails.
+    """Yield parts of the batch, their losses and their tapes; stop at the first failure.
 
-    By which way a user is taken must not depend on who else is there: it follows from the model.
+    Whether users go this way depends on the model alone, never on who else is in the batch: rounding differs.
     """
     model = next(iter(parameters.values()))
     users, done = _users_of.get(model, len(batch)), 0
@@ -228,14 +228,14 @@ def vmapped_users(
 
 
 def _draws() -> Any:
-    """Return where Python's and NumPy's generators are."""
+    """Return the states of Python's and NumPy's generators."""
     state: Any = np.random.get_state()  # noqa: NPY002  models draw from it
     return random.getstate(), bytes(state[1]), state[2]
 
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """torch warns of operations that it runs for each user in turn."""
+    """Turn off torch's warning about operations without a batching rule, which vmap runs user by user."""
     _set_vmap_fallback_warning_enabled(False)
     try:
         yield

@@ -74,7 +74,7 @@ def look_up_of(
 
 
 def look_up_by_rule(tape: Recorder, function: Callable[..., Any], call: LookUpCall, ids: Tensor) -> Any:
-    """Return what the rule for a look-up gives where it reads these ids; NotImplemented where that has none."""
+    """Run a look-up by its rule, but with these ids; NotImplemented if the rule does not cover the call."""
     if call.given is None:
         return RULES[Tensor.__getitem__].run(tape, Tensor.__getitem__, (call.table, ids), {})
     given = {name: ids if value is call.ids else value for name, value in call.given.items()}
